@@ -1,0 +1,67 @@
+"""The engine contract: what a backend implements, and all it needs to implement.
+
+An engine is synchronous and belongs to one thread: `load`, `add`, `cancel`, `step`, `reset` and `close` are called by
+the replica's thread alone, `interrupt` by any. It has no clock, no queue, no stop strings and no HTTP.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..types import EngineEvent, EngineInfo, EngineJob, Segment
+
+
+class Tokenizer(Protocol):
+    """Turns text into token ids. Safe to call from any thread while the engine decodes, until `Engine.close`."""
+
+    def encode(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        """Token ids of the joined segments, at least one, with the model's own leading token where it wants one."""
+        ...
+
+
+class Engine(Protocol):
+    """One model copy with a fixed number of slots that decode together."""
+
+    step_seconds: float
+    """Time in seconds that the last step still owes; its driver waits so long before it delivers. 0 for real engines."""
+
+    def load(self) -> EngineInfo:
+        """Load the model. Raises any exception with a one-line text when it can't."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Valid after `load`."""
+        ...
+
+    @property
+    def kv_used(self) -> int:
+        """Tokens now held for running jobs, at most `EngineInfo.kv_tokens`."""
+        ...
+
+    def add(self, job: EngineJob) -> None:
+        """Take the lowest free slot for the job. The caller never adds more than `EngineInfo.slots` jobs."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Free the job's slot, between two steps. An unknown id is ignored: the job may just have ended."""
+        ...
+
+    def step(self) -> Sequence[EngineEvent]:
+        """One batched forward over the jobs that run: at most one Token for each. Empty when none runs.
+
+        Raises an exception when the whole step broke; the caller then counts every running job as failed and calls
+        `reset`. A fault of one job alone is a Failed event.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Forget every job and rebuild what a failed step may have broken. Raises when that is impossible."""
+        ...
+
+    def interrupt(self) -> None:
+        """From any thread: end the running step early (shutdown). It may then raise or return what it has."""
+        ...
+
+    def close(self) -> None:
+        """Free the model. Nothing is called afterwards."""
+        ...
