@@ -136,3 +136,36 @@ class Failed:
 
 
 EngineEvent = Progress | Token | Finished | Failed
+
+
+@frozen
+class JobRecord:
+    """What is left of a job when it has ended: metrics and log lines are made from it."""
+
+    request_id: str
+    tenant: str
+    outcome: Outcome
+    reason: FinishReason | None
+    usage: Usage
+    duration: float
+    """Seconds from its submission to its end."""
+    queue_wait: float | None
+    """Seconds until it had a slot; None when it never had one."""
+    prefill: float | None
+    """Seconds from its slot to its first token."""
+    first_token: float | None
+    """Seconds from its submission to its first token."""
+    decode_rate: float | None
+    """Tokens per second after the first; None with fewer than two tokens."""
+
+
+@frozen
+class Statistics:
+    """The state of the whole system at one moment."""
+
+    queued: int
+    """Jobs without a slot: reserved, waiting, or posted to a replica ahead of time."""
+    running: int
+    replicas_ready: int
+    kv_used: int
+    kv_tokens: int

@@ -22,7 +22,7 @@ class Engine(Protocol):
     """One model copy with a fixed number of slots that decode together."""
 
     step_seconds: float
-    """Time in seconds that the last step still owes; its driver waits so long before it delivers. 0 for real engines."""
+    """What the last step still owes; its driver waits so long before it delivers. 0 for real engines."""
 
     def load(self) -> EngineInfo:
         """Load the model. Raises any exception with a one-line text when it can't."""

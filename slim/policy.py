@@ -1,0 +1,144 @@
+"""Who gets in, who is next, and when to come back. Pure: `now` is an argument, nothing here waits or knows a thread.
+
+A job holds one place from its reservation to its end. Its life is the table MOVES; an illegal move raises. The number
+of places is the bound of the whole system: slots of all replicas plus the queue. Nothing piles up outside of it, so
+overload is an answer and not a delay. Waiting jobs are taken in order of arrival.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from attrs import define, field, frozen
+
+from .errors import Overloaded
+
+LOOKAHEAD = 1
+"""Jobs posted to a replica beyond its free slots, so that a slot never waits for the event loop: measured 97 %
+occupancy against 91 % with 0; more gains nothing and fixes the choice of the replica too early."""
+
+RATE_WINDOW = 32
+"""Ended jobs that the service rate is measured over."""
+
+RETRY_DEFAULT, RETRY_LEAST, RETRY_MOST = 1.0, 0.05, 60.0
+"""Seconds. OpenAI's clients ignore hints that are 0 or above 60."""
+
+
+class JobState(Enum):
+    """What has happened by then."""
+
+    RESERVED = "reserved"
+    """It has a place; its prompt is being tokenized."""
+    QUEUED = "queued"
+    """It waits for a replica."""
+    POSTED = "posted"
+    """A replica has it, but no slot for it yet."""
+    RUNNING = "running"
+    """It has a slot."""
+    ENDED = "ended"
+
+
+MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.RESERVED: frozenset({JobState.QUEUED, JobState.ENDED}),
+    JobState.QUEUED: frozenset({JobState.POSTED, JobState.ENDED}),
+    JobState.POSTED: frozenset({JobState.RUNNING, JobState.ENDED}),
+    JobState.RUNNING: frozenset({JobState.ENDED}),
+    JobState.ENDED: frozenset(),
+}
+
+
+@define(eq=False)
+class Place:
+    """One job's place in the system."""
+
+    job_id: str
+    arrival: int
+    state: JobState = JobState.RESERVED
+
+
+@frozen
+class Load:
+    """How full one replica is. `jobs` counts those that it has not yet reported as gone."""
+
+    replica: int
+    jobs: int
+    slots: int
+
+
+def choose_replica(loads: Iterable[Load]) -> int | None:
+    """The least loaded replica that can be posted one more job, or None."""
+    open_ = [load for load in loads if load.jobs < load.slots + LOOKAHEAD]
+    return min(open_, key=lambda load: load.jobs / load.slots).replica if open_ else None
+
+
+@define
+class ServiceRate:
+    """Seconds per ended job, over the last ones."""
+
+    _ends: deque[float] = field(factory=lambda: deque(maxlen=RATE_WINDOW))
+
+    def record(self, now: float) -> None:
+        self._ends.append(now)
+
+    def seconds_per_job(self, now: float) -> float | None:
+        """None before two jobs have ended. Grows while nothing ends."""
+        if len(self._ends) < 2:
+            return None
+        return max((now - self._ends[0]) / len(self._ends), 0.0)
+
+
+@define
+class Policy:
+    """The books of the system: places, order, service rate."""
+
+    bound: int
+    """Jobs in the system at most: slots of all replicas plus the queue."""
+    _arrivals: Iterator[int] = field(factory=itertools.count)
+    _places: set[Place] = field(factory=set)
+    _rate: ServiceRate = field(factory=ServiceRate)
+
+    @property
+    def full(self) -> bool:
+        return len(self._places) >= self.bound
+
+    def overloaded(self, now: float, jitter: float) -> Overloaded:
+        """The refusal for a full system; `jitter` (0 to 1) spreads the retries."""
+        text = f"The server is full: all {self.bound} places are taken. Please retry later."
+        return Overloaded(text, self.retry_after(now, jitter))
+
+    def reserve(self, job_id: str) -> Place:
+        """A place for a new job. Raises RuntimeError when all are taken: ask `full` first."""
+        if self.full:
+            raise RuntimeError("no place is free")
+        place = Place(job_id, next(self._arrivals))
+        self._places.add(place)
+        return place
+
+    def move(self, place: Place, state: JobState) -> None:
+        """Raises RuntimeError for a move that the table doesn't have."""
+        if state not in MOVES[place.state]:
+            raise RuntimeError(f"a job can't go from {place.state.value} to {state.value}")
+        place.state = state
+
+    def end(self, place: Place, now: float) -> None:
+        """Give the place back. A job that ran to its end, or to its deadline, tells the service rate."""
+        if place.state is JobState.RUNNING:
+            self._rate.record(now)
+        self.move(place, JobState.ENDED)
+        self._places.discard(place)
+
+    def waiting(self) -> list[Place]:
+        """Queued places, first to be served first."""
+        return sorted((p for p in self._places if p.state is JobState.QUEUED), key=lambda p: p.arrival)
+
+    def count(self, *states: JobState) -> int:
+        """Jobs that are in one of these states."""
+        return sum(place.state in states for place in self._places)
+
+    def retry_after(self, now: float, jitter: float) -> float:
+        """Seconds until the jobs that now wait will have had their turn, up to half as long again by `jitter`."""
+        pace = self._rate.seconds_per_job(now)
+        waiting = self.count(JobState.RESERVED, JobState.QUEUED, JobState.POSTED)
+        estimate = RETRY_DEFAULT if pace is None else pace * max(1, waiting)
+        return min(max(estimate * (1 + jitter / 2), RETRY_LEAST), RETRY_MOST)

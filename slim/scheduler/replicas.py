@@ -1,0 +1,151 @@
+"""What the scheduler knows of its replicas: who is loaded, who has room, who stalls, and what they report.
+
+Reports cross from the engine threads through one deque and one idempotent wake-up of the event loop per step. Knows
+nothing of requests and of the order in which they wait.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+from attrs import define, field, frozen
+
+from ..engines.base import Tokenizer
+from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Text
+from ..policy import Load, choose_replica
+from ..types import EngineInfo, EngineJob, Progress
+
+JobEvent = Started | Progress | Text | Ended
+Deliver = Callable[[Report], None]
+Clock = Callable[[], float]
+MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
+"""Makes the replicas, given where they deliver their reports and the clock that stamps them."""
+
+
+@frozen
+class Readiness:
+    """`status` is ready, loading, failed, stalled or draining; `error` says why it isn't ready."""
+
+    status: str
+    error: str | None = None
+
+
+@define(eq=False)
+class ReplicaBook:
+    """What is known of one replica."""
+
+    replica: Replica
+    last_sign: float
+    """Clock time of its last report, or of the job that ended its idleness."""
+    info: EngineInfo | None = None
+    error: str | None = None
+    jobs: set[str] = field(factory=set)
+    """Posted, and not yet reported as gone."""
+    kv_used: int = 0
+
+    def stalled(self, now: float, limit: float) -> bool:
+        return bool(self.jobs) and now - self.last_sign > limit
+
+    def post(self, job: EngineJob, now: float) -> None:
+        if not self.jobs:
+            self.last_sign = now
+        self.jobs.add(job.id)
+        self.replica.post(Post(job))
+
+    def cancel(self, job_id: str) -> None:
+        self.replica.post(Cancel(job_id))
+
+
+async def drive_in_thread(replica: Replica) -> None:
+    """Run a replica on a thread of its own. Never abandoned: the model is in use until the thread returns."""
+    await trio.to_thread.run_sync(replica.run, limiter=trio.CapacityLimiter(1))
+
+
+@define(eq=False)
+class ReplicaSet:
+    """All replicas.
+
+    `on_event` gets what concerns one job, `on_step` the number of jobs of each finished step; `on_change` is called
+    when something may have become possible.
+    """
+
+    make: MakeReplicas
+    stall_limit: float
+    on_event: Callable[[JobEvent, float], None]
+    on_step: Callable[[int], None]
+    on_change: Callable[[], None]
+    drive: Callable[[Replica], Awaitable[None]] = drive_in_thread
+    books: list[ReplicaBook] = field(factory=list)
+    _reports: deque[Report] = field(factory=deque)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Make the replicas and let them load, each on its thread."""
+        token = trio.lowlevel.current_trio_token()
+        clock = trio.lowlevel.current_clock().current_time
+
+        def deliver(report: Report) -> None:
+            self._reports.append(report)
+            token.run_sync_soon(self._read_reports, idempotent=True)
+
+        self.books = [ReplicaBook(replica, clock()) for replica in self.make(deliver, clock)]
+        for book in self.books:
+            nursery.start_soon(self.drive, book.replica)
+
+    def stop(self) -> None:
+        for book in self.books:
+            book.replica.stop()
+
+    def _read_reports(self) -> None:
+        while self._reports:
+            report = self._reports.popleft()
+            book = self.books[report.replica]
+            book.last_sign = report.at
+            book.kv_used = report.kv_used
+            if report.stepped is not None:
+                self.on_step(report.stepped)
+            for event in report.events:
+                self._read_event(book, event, report.at)
+        self.on_change()
+
+    def _read_event(self, book: ReplicaBook, event: JobEvent | Ready | Broken, at: float) -> None:
+        if isinstance(event, Ready):
+            book.info = event.info
+        elif isinstance(event, Broken):
+            book.error = event.error
+        else:
+            if isinstance(event, Ended):
+                book.jobs.discard(event.job_id)
+            self.on_event(event, at)
+
+    def serving(self, now: float) -> list[ReplicaBook]:
+        """Replicas that are loaded, whole and not stalled."""
+        return [b for b in self.loaded if not b.stalled(now, self.stall_limit)]
+
+    @property
+    def loaded(self) -> list[ReplicaBook]:
+        return [b for b in self.books if b.info is not None and b.error is None]
+
+    def with_room(self, now: float) -> ReplicaBook | None:
+        """The replica that should get the next job, or None while none has room."""
+        serving = self.serving(now)
+        loads = [Load(i, len(b.jobs), b.info.slots) for i, b in enumerate(serving) if b.info is not None]
+        chosen = choose_replica(loads)
+        return None if chosen is None else serving[chosen]
+
+    def holder(self, job_id: str) -> ReplicaBook | None:
+        """The replica that still has this job, or None."""
+        return next((book for book in self.books if job_id in book.jobs), None)
+
+    def readiness(self, now: float) -> Readiness:
+        if self.serving(now):
+            return Readiness("ready")
+        if any(b.info is None and b.error is None for b in self.books):
+            return Readiness("loading", "the model is loading")
+        if self.loaded:
+            return Readiness("stalled", f"no step has finished for {self.stall_limit:g} s while work is active")
+        return Readiness("failed", self.books[0].error)
+
+    @property
+    def model(self) -> tuple[EngineInfo, Tokenizer] | None:
+        """The model's facts and tokenizer, once a replica has loaded it; all replicas hold the same model."""
+        return next(((b.info, b.replica.tokenizer) for b in self.books if b.info is not None), None)

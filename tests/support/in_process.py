@@ -1,0 +1,175 @@
+"""The real server without a socket: httpx over in-memory pipes into hypercorn's own connection handler.
+
+With an autojump clock this gives real HTTP/1.1, streaming and disconnects in virtual time.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from socket import AF_INET
+from typing import Any
+
+import httpcore
+import httpx
+import trio
+from attrs import define, evolve, field
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+from trio.testing import memory_stream_pair
+
+from slim.config import Settings
+from slim.engines.base import Tokenizer
+from slim.engines.fake import FakeEngine
+from slim.engines.replica import Command, Replica, Report
+from slim.metrics import Metrics
+from slim.scheduler import Scheduler, SchedulerLimits
+from slim.types import Segment
+from slim.web.app import App
+from slim.web.completions import BodyLimits, Completions
+from slim.web.edge import GuardedServer
+from slim.web.ops import Operations
+from slim.wire.completions import RequestLimits
+
+SETTINGS = Settings(max_batch=4, max_queue_size=4, request_timeout_s=60.0, stall_s=30.0, log_level="WARNING")
+
+
+@define(eq=False)
+class InlineReplica(Replica):
+    """A replica that is stepped by a trio task, so that virtual time can pass while it works."""
+
+    news: trio.Event = field(factory=trio.Event)
+    hang: bool = False
+    """A step that never returns."""
+
+    def post(self, command: Command) -> None:
+        super().post(command)
+        self.news.set()
+
+
+async def drive_inline(replica: Replica) -> None:
+    """What `Replica.run` does, in virtual time."""
+    assert isinstance(replica, InlineReplica)
+    replica.load()
+    while not replica.stopping:
+        replica.apply_all()
+        if replica.active and not replica.hang:
+            stepped = replica.step()
+            await trio.sleep(replica.engine.step_seconds)
+            replica.report(stepped)
+        else:
+            replica.news = trio.Event()
+            await replica.news.wait()
+
+
+async def tokenize_inline(tokenizer: Tokenizer, prompt: Sequence[Segment]) -> tuple[int, ...]:
+    await trio.lowlevel.checkpoint()
+    return tokenizer.encode(prompt)
+
+
+@define(eq=False)
+class World:
+    """A scheduler on fake engines, and what a test needs to look at it."""
+
+    scheduler: Scheduler
+    metrics: Metrics
+    app: App
+    engines: list[FakeEngine]
+    replicas: list[InlineReplica]
+    nursery: trio.Nursery
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of the exposition, 0 when it isn't there."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        for family in text_string_to_metric_families(self.metrics.exposition().decode()):
+            for sample in family.samples:
+                if sample.name == name and sample.labels == labels:
+                    return sample.value
+        return 0.0
+
+    def client(self) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport()
+        transport._pool = httpcore.AsyncConnectionPool(network_backend=MemoryBackend(self.app, self.nursery))
+        return httpx.AsyncClient(transport=transport, base_url="http://slim", timeout=None)
+
+
+@asynccontextmanager
+async def world(
+    engines: Sequence[FakeEngine] | None = None, settings: Settings = SETTINGS, **changes: Any
+) -> AsyncIterator[World]:
+    """A running scheduler and app over these engines, in virtual time when the test has an autojump clock."""
+    settings = evolve(settings, **changes)
+    if engines is None:
+        engines = [FakeEngine(slots=settings.max_batch, step_seconds=lambda *_: 1.0)]
+    replicas: list[InlineReplica] = []
+
+    def make(deliver: Callable[[Report], None], clock: Callable[[], float]) -> list[InlineReplica]:
+        replicas.extend(InlineReplica(index, engine, deliver, clock) for index, engine in enumerate(engines))
+        return replicas
+
+    metrics = Metrics()
+    limits = SchedulerLimits(settings.max_batch, settings.max_queue_size, settings.request_timeout_s, settings.stall_s)
+    scheduler = Scheduler(make, limits, metrics, drive_inline, tokenize_inline)
+    metrics.watch(scheduler.statistics)
+    completions = Completions(
+        scheduler,
+        "fake",
+        BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
+        RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars),
+    )
+    app = App(scheduler, completions, Operations(scheduler, metrics, "fake"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(scheduler.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield World(scheduler, metrics, app, list(engines), replicas, nursery)
+        scheduler.stop()
+        nursery.cancel_scope.cancel()
+
+
+class MemoryBackend(httpcore.AsyncNetworkBackend):
+    """Connects httpcore to the app through a pipe and hypercorn's handler of one connection."""
+
+    def __init__(self, app: App, nursery: trio.Nursery) -> None:
+        self._app, self._nursery, self._config = ASGIWrapper(app), nursery, Config()
+
+    async def connect_tcp(self, host: str, port: int, **_: Any) -> httpcore.AsyncNetworkStream:
+        client, server = memory_stream_pair()
+        server.socket = NoSocket()
+        handler = GuardedServer(self._app, self._config, WorkerContext(None), {}, server)
+        self._nursery.start_soon(handler.run)
+        return MemoryStream(client)
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+class NoSocket:
+    """What the handler asks of a socket."""
+
+    family = AF_INET
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 80
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryStream(httpcore.AsyncNetworkStream):
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return bytes(await self._stream.receive_some(max_bytes))
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.send_all(buffer)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def get_extra_info(self, info: str) -> None:
+        return None

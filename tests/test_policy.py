@@ -1,0 +1,100 @@
+"""The books of the system: places, order, the retry hint. Pure, so time is a number."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slim.policy import MOVES, JobState, Load, Policy, choose_replica
+
+
+def test_all_places_taken_is_full_until_one_is_given_back() -> None:
+    policy = Policy(bound=2)
+    first, _ = policy.reserve("a"), policy.reserve("b")
+    assert policy.full
+    policy.end(first, now=1.0)
+    assert not policy.full
+    policy.reserve("c")
+    with pytest.raises(RuntimeError):
+        policy.reserve("d")
+
+
+def test_waiting_jobs_keep_their_order_of_arrival_however_they_were_prepared() -> None:
+    policy = Policy(bound=8)
+    places = [policy.reserve(name) for name in "abcd"]
+    for place in (places[2], places[0], places[3], places[1]):
+        policy.move(place, JobState.QUEUED)
+    assert [place.job_id for place in policy.waiting()] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(JobState, JobState)))
+def test_only_the_moves_of_the_table_are_possible(before: JobState, after: JobState) -> None:
+    policy = Policy(bound=1)
+    place = policy.reserve("a")
+    place.state = before
+    if after in MOVES[before]:
+        policy.move(place, after)
+        assert place.state is after
+    else:
+        with pytest.raises(RuntimeError):
+            policy.move(place, after)
+
+
+def test_a_job_ends_only_once() -> None:
+    policy = Policy(bound=1)
+    place = policy.reserve("a")
+    policy.end(place, now=0.0)
+    with pytest.raises(RuntimeError):
+        policy.end(place, now=0.0)
+
+
+def run_jobs(policy: Policy, ends: list[float]) -> None:
+    for now in ends:
+        place = policy.reserve("job")
+        for state in (JobState.QUEUED, JobState.POSTED, JobState.RUNNING):
+            policy.move(place, state)
+        policy.end(place, now)
+
+
+def test_the_retry_hint_is_the_time_that_the_queue_will_take() -> None:
+    policy = Policy(bound=100)
+    run_jobs(policy, [2.0 * i for i in range(20)])  # one every two seconds
+    for _ in range(5):
+        policy.reserve("waiting")
+    assert policy.retry_after(now=38.0, jitter=0.0) == pytest.approx(10.0, rel=0.1)
+    assert policy.retry_after(now=38.0, jitter=1.0) == pytest.approx(15.0, rel=0.1)
+
+
+def test_the_retry_hint_grows_while_nothing_ends() -> None:
+    policy = Policy(bound=100)
+    run_jobs(policy, [0.0, 1.0, 2.0])
+    assert policy.retry_after(30.0, 0.0) > policy.retry_after(3.0, 0.0)
+
+
+@given(
+    ends=st.lists(st.floats(0, 1e6), max_size=50).map(sorted),
+    waiting=st.integers(0, 50),
+    later=st.floats(0, 1e9),
+    jitter=st.floats(0, 1),
+)
+def test_the_retry_hint_is_always_one_that_clients_honour(
+    ends: list[float], waiting: int, later: float, jitter: float
+) -> None:
+    policy = Policy(bound=100)
+    run_jobs(policy, ends)
+    for _ in range(waiting):
+        policy.reserve("waiting")
+    assert 0 < policy.retry_after((ends[-1] if ends else 0.0) + later, jitter) <= 60
+
+
+def test_the_next_job_goes_to_the_least_loaded_replica() -> None:
+    assert choose_replica([Load(0, 3, 4), Load(1, 1, 4), Load(2, 2, 4)]) == 1
+
+
+def test_one_job_is_posted_ahead_of_the_free_slots_and_no_more() -> None:
+    assert choose_replica([Load(0, 4, 4)]) == 0
+    assert choose_replica([Load(0, 5, 4)]) is None
+
+
+def test_a_free_slot_is_preferred_to_a_post_ahead() -> None:
+    assert choose_replica([Load(0, 4, 4), Load(1, 3, 4)]) == 1
