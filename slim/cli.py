@@ -1,0 +1,129 @@
+"""The command line: `slim-serve serve`, `info`, `--version`. Turns wrong settings into one line and an exit code."""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import attrs
+import trio
+
+from . import __version__
+from .compose import build_app
+from .config import SETTINGS, Settings, add_flags, load_settings
+from .errors import ConfigError
+from .hardware import describe_machine
+from .logs import configure
+from .models import resolve_model
+from .web import edge
+from .web.app import App
+
+log = logging.getLogger("slim")
+
+EXIT_WRONG_SETTING = 2
+FLUSH_S = 0.3
+"""Seconds that the last errors have to reach their clients after the drain budget."""
+LAST_RESORT_S = 0.9
+"""Seconds after the drain budget when the process ends whatever still hangs, be it a native call."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code: 0, or 2 for a wrong setting."""
+    parser = argparse.ArgumentParser(prog="slim-serve", description="Serve a small language model to many clients.")
+    parser.add_argument("--version", action="version", version=f"slim-serve {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_flags(commands.add_parser("serve", help="serve a model through OpenAI's API"))
+    add_flags(commands.add_parser("info", help="show this machine and the effective settings"))
+    flags = vars(parser.parse_args(arguments))
+    command = {"serve": serve, "info": info}[flags.pop("command")]
+    try:
+        command(flags)
+    except ConfigError as error:
+        print(f"slim-serve: {error}", file=sys.stderr)
+        return EXIT_WRONG_SETTING
+    return 0
+
+
+def info(flags: Mapping[str, str | None]) -> None:
+    """Print the machine and the settings as `serve` would use them."""
+    settings = load_settings(flags)
+    machine = describe_machine()
+    for field in attrs.fields(type(machine)):
+        print(f"{field.name:<28} {getattr(machine, field.name)}")
+    print()
+    for setting in SETTINGS:
+        print(f"{setting.variable:<28} {setting.show(getattr(settings, setting.name))}")
+    for warning in settings.unknown:
+        print(f"warning: {warning}")
+
+
+def prepare(flags: Mapping[str, str | None]) -> tuple[App, Settings]:
+    """Read the settings, set up logging and the network guard, build the app. Raises ConfigError."""
+    settings = load_settings(flags)
+    configure(settings.log_level, settings.log_json)
+    for warning in settings.unknown:
+        log.warning(warning)
+    model = resolve_model(settings)
+    if model.embedded:
+        log.info("no model named: serving the embedded %s", model.name)
+    edge.install(edge.EdgeLimits(settings.max_connections, settings.write_timeout_s, settings.http2_cleartext))
+    return build_app(settings, model), settings
+
+
+def serve(flags: Mapping[str, str | None]) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError."""
+    app, settings = prepare(flags)
+    try:
+        listener = edge.open_listener(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise ConfigError(f"can't listen on {where} (SLM_HOST, SLM_PORT): {error.strerror or error}") from error
+    trio.run(run_server, app, listener, settings.drain_s)
+
+
+async def run_server(app: App, listener: socket.socket, drain_s: float) -> None:
+    """Serve on the listener until a signal has come and the drain is over."""
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def serve_http(task_status: trio.TaskStatus[list[str]]) -> None:
+            await edge.serve(app, listener, shutdown_trigger=stop.wait, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        urls = await nursery.start(serve_http)
+        log.info("listening on %s", ", ".join(urls))
+        nursery.start_soon(drain_at_signal, app, drain_s, stop)
+
+
+async def drain_at_signal(app: App, drain_s: float, stop: trio.Event) -> None:
+    """At SIGTERM or SIGINT drain with the listener open, then let hypercorn stop, then cut what still hangs."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        await anext(signals)
+        log.info("draining: running requests have %g s; a second signal ends at once", drain_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_at_second_signal, signals)
+            nursery.start_soon(end_after, drain_s + LAST_RESORT_S)
+            await app.scheduler.drain(drain_s)
+            stop.set()
+            await trio.sleep(FLUSH_S)
+            edge.close_connections()
+
+
+async def end_at_second_signal(signals: AsyncIterator[int]) -> None:
+    await anext(signals)
+    end_now(1)
+
+
+async def end_after(seconds: float) -> None:
+    """An engine thread can't be cancelled: a native call that never returns would hold the process for ever."""
+    await trio.sleep(seconds)
+    log.warning("something still hangs; ending the process")
+    end_now(0)
+
+
+def end_now(code: int) -> None:
+    logging.shutdown()
+    os._exit(code)

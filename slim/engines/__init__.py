@@ -1,0 +1,43 @@
+"""Engines by name. A backend's library is imported only when its engine is asked for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..config import Settings
+from ..hardware import default_threads
+from .base import Engine
+from .fake import FakeEngine
+
+__all__ = ["engine_maker"]
+
+
+def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]:
+    """A function that makes one engine per call, not yet loaded. `model` may be None for the fake engine alone."""
+    if settings.engine == "fake":
+        return lambda: _fake(settings)
+    assert model is not None  # the model was resolved, or the process did not start
+    from .llama_cpp import LlamaEngine
+
+    return lambda: LlamaEngine(
+        model_path=model,
+        slots=settings.max_batch,
+        context=settings.n_ctx,
+        threads=settings.n_threads or default_threads(settings.replicas),
+        prefill_chunk=settings.prefill_chunk,
+        gpu_layers=settings.n_gpu_layers,
+        kv_type=settings.kv_type,
+        mlock=settings.mlock,
+    )
+
+
+def _fake(settings: Settings) -> FakeEngine:
+    def step_seconds(decoding: int, prefill_tokens: int) -> float:
+        first = settings.fake_ttft_s if prefill_tokens else 0.0
+        return max(first, settings.fake_token_latency_s if decoding else 0.0)
+
+    return FakeEngine(
+        slots=settings.max_batch,
+        context=settings.n_ctx,
+        prefill_chunk=settings.prefill_chunk,
+        step_seconds=step_seconds,
+    )

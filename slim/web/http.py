@@ -1,0 +1,159 @@
+"""One HTTP exchange over ASGI: a body read within limits, one reply, and the client noticed when it leaves.
+
+Under hypercorn `send` never tells that the client is gone, only `receive` does, and an unread body can block the last
+`send`. So somebody receives from the end of the body until the last `send` has returned. Knows no routes and no jobs.
+"""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from ..errors import RequestCancelled
+from ..wire.errors import HttpError, error_event, error_reply
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = tuple[tuple[bytes, bytes], ...]
+
+CLOSE: Headers = ((b"connection", b"close"),)
+JSON_TYPE = b"application/json"
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+"""What may come back in a header and go to the log."""
+
+
+@define(eq=False)
+class Request:
+    """The client's side of the exchange."""
+
+    scope: Scope
+    receive: Receive
+    id: str = field(init=False)
+    """The client's X-Request-ID where it is safe, else a new one."""
+    headers: dict[bytes, bytes] = field(init=False)
+    """Lower-case names; of repeated ones the last."""
+    unread: bool = field(init=False)
+    """The body, or the rest of it, is still to come."""
+
+    def __attrs_post_init__(self) -> None:
+        self.headers = dict(self.scope["headers"])
+        sent = self.headers.get(b"x-request-id", b"")
+        self.id = sent.decode("ascii") if _SAFE_ID.fullmatch(sent) else secrets.token_hex(8)
+        self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
+
+    @property
+    def method(self) -> str:
+        return str(self.scope["method"])
+
+    @property
+    def path(self) -> str:
+        return str(self.scope["path"])
+
+    def check_framing(self) -> None:
+        """Raise HttpError when both lengths are given: a proxy before us may have read another one (RFC 9112, 6.1)."""
+        if b"transfer-encoding" in self.headers and b"content-length" in self.headers:
+            raise HttpError(400, "Content-Length and Transfer-Encoding must not be sent together.", CLOSE)
+
+    async def body(self, limit: int, seconds: float) -> bytes:
+        """The whole body, at most `limit` bytes, read within `seconds`.
+
+        Raises HttpError 413 or 408, and RequestCancelled when the client left before its end.
+        """
+        length = self.headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18 or int(length) > limit:
+            raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
+        parts: list[bytes] = []
+        size = 0
+        with trio.move_on_after(seconds) as scope:
+            while self.unread or not parts:
+                part = await self._part()
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
+        if scope.cancelled_caught:
+            raise HttpError(408, f"The request body did not arrive within {seconds:g} seconds.", CLOSE)
+        return b"".join(parts)
+
+    async def _part(self) -> bytes:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            self.unread = False
+            raise RequestCancelled("The client left before its request was complete.")
+        self.unread = bool(message.get("more_body", False))
+        return bytes(message.get("body", b""))
+
+    async def wait_for_disconnect(self) -> None:
+        """Return when the client has left. What else comes in is thrown away."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+class ReplyState(Enum):
+    """What has been sent."""
+
+    NOTHING = "nothing"
+    HEAD = "head"
+    ALL = "all"
+
+
+@define(eq=False)
+class Reply:
+    """Our side of the exchange. Whether an error can still be a status is known here and nowhere else."""
+
+    _send: Send
+    _request: Request
+    status: int = 499
+    """Of the head that was sent; 499 while nothing is: that is what the log says of a client that left."""
+    state: ReplyState = ReplyState.NOTHING
+
+    async def whole(self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: Headers = ()) -> None:
+        """Send a complete reply. Of a body that is still coming in, the rest is read and dropped meanwhile."""
+        length = (b"content-length", b"%d" % len(body))
+        if not self._request.unread:
+            await self._head(status, ((b"content-type", content_type), length, *headers))
+            await self._body(body, last=True)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._request.wait_for_disconnect)
+            await self._head(status, ((b"content-type", content_type), length, *headers))
+            await self._body(body, last=True)
+            nursery.cancel_scope.cancel()
+
+    async def events(self, data: bytes, *, last: bool) -> None:
+        """Send a part of an event stream; the head goes out with the first."""
+        if self.state is ReplyState.NOTHING:
+            types = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+            await self._head(200, (*types, (b"x-accel-buffering", b"no")))
+        await self._body(data, last=last)
+
+    async def error(self, error: BaseException) -> None:
+        """Tell the client of an error in the form that is still possible. Nobody hears of a RequestCancelled."""
+        if isinstance(error, RequestCancelled) or self.state is ReplyState.ALL:
+            return
+        if self.state is ReplyState.HEAD:
+            await self._body(error_event(error), last=True)
+        else:
+            reply = error_reply(error)
+            await self.whole(reply.status, reply.body, headers=reply.headers)
+
+    async def _head(self, status: int, headers: Headers) -> None:
+        if self.state is not ReplyState.NOTHING:
+            raise RuntimeError("the head was sent already")
+        self.state, self.status = ReplyState.HEAD, status
+        request_id = (b"x-request-id", self._request.id.encode("ascii"))
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, request_id]})
+
+    async def _body(self, data: bytes, *, last: bool) -> None:
+        if self.state is not ReplyState.HEAD:
+            raise RuntimeError("a body is sent between its head and its end")
+        if last:
+            self.state = ReplyState.ALL
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

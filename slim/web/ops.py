@@ -1,0 +1,46 @@
+"""What an operator and a load balancer ask: liveness, readiness, metrics, the served model. Knows no job.
+
+Liveness answers as long as the event loop does. Readiness says whether a request would be admitted. Busy is not
+unready: flipping readiness under load moves the load to the next server and cascades.
+"""
+
+import time
+
+from attrs import field, frozen
+
+from ..metrics import CONTENT_TYPE, Metrics
+from ..scheduler import Scheduler
+from ..wire.errors import HttpError
+from ..wire.models import model_list, model_object
+from ..wire.readiness import readiness_body
+from .http import Reply, Request
+
+
+@frozen(eq=False)
+class Operations:
+    """The handlers and what they need."""
+
+    scheduler: Scheduler
+    metrics: Metrics
+    model_name: str
+    _created: int = field(factory=lambda: int(time.time()))
+
+    async def health(self, request: Request, reply: Reply) -> None:
+        await reply.whole(200, b'{"status":"ok"}')
+
+    async def ready(self, request: Request, reply: Reply) -> None:
+        readiness = self.scheduler.readiness()
+        status = 200 if readiness.status == "ready" else 503
+        await reply.whole(status, readiness_body(readiness.status, readiness.error))
+
+    async def prometheus(self, request: Request, reply: Reply) -> None:
+        await reply.whole(200, self.metrics.exposition(), CONTENT_TYPE.encode("ascii"))
+
+    async def models(self, request: Request, reply: Reply) -> None:
+        await reply.whole(200, model_list(self.model_name, self._created, self.scheduler.context))
+
+    async def model(self, request: Request, reply: Reply) -> None:
+        name = request.path.removeprefix("/v1/models/")
+        if name != self.model_name:
+            raise HttpError(404, f"The model does not exist here. This server serves {self.model_name!r}.")
+        await reply.whole(200, model_object(self.model_name, self._created, self.scheduler.context))
