@@ -1,0 +1,1 @@
+"""HTTP over ASGI: the app, its handlers, and the guard round each connection."""

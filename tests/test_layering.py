@@ -1,0 +1,212 @@
+"""Who may import whom. Every module has a row in the table; what the row doesn't allow is a failure."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import slim
+
+SLIM = Path(slim.__file__).parent
+
+# Names with a leading dot are modules of slim (`.` is the package itself), others are top-level packages. The standard
+# library is free, except for what decides where waiting, clocks, JSON and dynamic imports live.
+WATCHED = {
+    *("asyncio", "concurrent", "importlib", "json", "multiprocessing", "queue", "select"),
+    *("signal", "socket", "subprocess", "threading", "time"),
+}
+PURE = {"attrs", ".types", ".errors"}
+ENGINE = PURE | {".engines.base", ".engines.slots"}
+HANDLER = PURE | {"time", "trio", ".scheduler", ".web.http", ".wire.errors"}
+ALLOWED: dict[str, set[str]] = {
+    ".": set(),
+    ".__main__": {".cli"},
+    ".asgi": {".cli", ".errors"},
+    ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".logs", ".models"}
+    | {".web.app", ".web.edge"},
+    ".compose": PURE
+    | {".config", ".engines", ".engines.base", ".engines.replica", ".metrics", ".models", ".scheduler"}
+    | {".web.app", ".web.completions", ".web.ops", ".wire.completions"},
+    ".config": {"attrs", "dotenv", ".errors"},
+    ".engines": {".config", ".hardware", ".engines.base", ".engines.fake", ".engines.llama_cpp"},
+    ".engines.base": PURE,
+    ".engines.fake": ENGINE,
+    ".engines.llama_cpp": {".engines.llama_cpp.engine"},
+    ".engines.llama_cpp.batch": {"numpy"},
+    ".engines.llama_cpp.engine": ENGINE
+    | {".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
+    | {".engines.llama_cpp.sampling", ".engines.llama_cpp.vocab"},
+    ".engines.llama_cpp.native": PURE | {"importlib", "llama_cpp", "numpy", ".engines.llama_cpp.batch"},
+    ".engines.llama_cpp.sampling": PURE | {"llama_cpp", "numpy", ".engines.llama_cpp.native"},
+    ".engines.llama_cpp.vocab": PURE | {"llama_cpp", "numpy", ".engines.llama_cpp.native"},
+    ".engines.replica": PURE | {"queue", "threading", "time", ".engines.base", ".text"},
+    ".engines.slots": PURE,
+    ".errors": set(),
+    ".hardware": {"attrs"},
+    ".logs": {"json"},
+    ".metrics": PURE | {"prometheus_client"},
+    ".models": {"attrs", "importlib", ".config", ".errors"},
+    ".policy": PURE,
+    ".scheduler": {".scheduler.core", ".scheduler.job", ".scheduler.replicas"},
+    ".scheduler.core": PURE
+    | {"trio", ".engines.base", ".engines.replica", ".metrics", ".policy", ".scheduler.job", ".scheduler.replicas"},
+    ".scheduler.job": PURE | {"trio", ".policy"},
+    ".scheduler.replicas": PURE | {"trio", ".engines.base", ".engines.replica", ".policy"},
+    ".text": PURE,
+    ".types": {"attrs"},
+    ".web": set(),
+    ".web.app": HANDLER | {".web.completions", ".web.ops"},
+    ".web.completions": HANDLER | {".wire.completions", ".wire.sse"},
+    ".web.edge": PURE | {"trio", "h11", "hypercorn", "socket"},
+    ".web.http": PURE | {"trio", ".wire.errors"},
+    ".web.ops": HANDLER | {".metrics", ".wire.models", ".wire.readiness"},
+    ".wire": set(),
+    ".wire.completions": PURE | {"cattrs", "json", ".wire.convert", ".wire.render", ".wire.sse", ".wire.unbuilt"},
+    ".wire.convert": PURE | {"cattrs", "json"},
+    ".wire.errors": PURE | {".wire.render", ".wire.sse"},
+    ".wire.models": PURE | {".wire.render"},
+    ".wire.readiness": {".wire.render"},
+    ".wire.render": {"json"},
+    ".wire.sse": PURE,
+    ".wire.unbuilt": PURE | {".wire.convert", ".wire.render"},
+}
+
+
+def modules(root):
+    """Name in the table's form -> path."""
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        yield "." + ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(package, tree, known):
+    """What a module's tree imports, in the table's form; `package` is the folder it lies in, as name parts."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name.partition(".")[0] for name in names)
+            case ast.ImportFrom(level=0, module=module):
+                yield module.partition(".")[0]
+            case ast.ImportFrom(level=level, module=module, names=names):
+                base = [*package[: len(package) - level + 1], *(module.split(".") if module else ())]
+                for name in names:
+                    inner = "." + ".".join([*base, name.name])
+                    yield inner if inner in known else "." + ".".join(base)
+            case ast.Call(func=ast.Name(id="import_module" | "__import__"), args=[ast.Constant(value=str(name)), *_]):
+                yield name.partition(".")[0]
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+                yield name.partition(".")[0]
+
+
+def violations(root):
+    known = dict(modules(root))
+    for module, path in known.items():
+        rule = ALLOWED.get(module)
+        if rule is None:
+            yield f"{module} has no rule"
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for target in sorted(set(imports(path.relative_to(root).parent.parts, tree, known))):
+            is_free = target in sys.stdlib_module_names and target not in WATCHED
+            if target not in rule and not is_free:
+                yield f"{module} must not import {target}"
+
+
+def test_every_import_is_allowed():
+    assert list(violations(SLIM)) == []
+
+
+def test_every_rule_has_its_module():
+    assert sorted(ALLOWED.keys() - dict(modules(SLIM))) == []
+
+
+def test_every_folder_is_a_package():
+    assert [path for path in SLIM.rglob("*.py") if not (path.parent / "__init__.py").exists()] == []
+
+
+def test_the_table_has_no_cycle():
+    inner = {module: {target for target in rule if target.startswith(".")} for module, rule in ALLOWED.items()}
+    TopologicalSorter(inner).prepare()
+
+
+@pytest.mark.parametrize("name", ["asyncio", "concurrent", "multiprocessing", "select", "subprocess"])
+def test_nobody_may_import(name):
+    assert [module for module, rule in ALLOWED.items() if name in rule] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "homes"),
+    [
+        ("trio", (".cli", ".scheduler", ".web")),
+        ("hypercorn", (".web.edge",)),
+        ("socket", (".web.edge",)),
+        ("json", (".logs", ".wire")),
+        ("cattrs", (".wire",)),
+        ("llama_cpp", (".engines.llama_cpp",)),
+        ("numpy", (".engines.llama_cpp",)),
+        ("threading", (".engines.replica",)),
+        ("queue", (".engines.replica",)),
+        ("prometheus_client", (".metrics",)),
+        ("time", (".engines.replica", ".web")),
+    ],
+)
+def test_the_table_itself_keeps_each_library_in_its_home(name, homes):
+    users = {module for module, rule in ALLOWED.items() if name in rule}
+    assert {user for user in users if not any(user == home or user.startswith(home + ".") for home in homes)} == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "verdict"),
+    [
+        ("policy.py", "import time", ".policy must not import time"),
+        ("policy.py", "from . import scheduler", ".policy must not import .scheduler"),
+        ("policy.py", "from .engines import base", ".policy must not import .engines.base"),
+        ("policy.py", "from . import __version__", ".policy must not import ."),
+        ("text.py", "def f():\n    import asyncio", ".text must not import asyncio"),
+        ("text.py", "from slim.types import Token", ".text must not import slim"),
+        ("metrics.py", "import os, socket as s", ".metrics must not import socket"),
+        ("engines/base.py", "import numpy.random", ".engines.base must not import numpy"),
+        ("engines/slots.py", "from ..web import edge", ".engines.slots must not import .web.edge"),
+        ("engines/replica.py", "from trio.lowlevel import checkpoint", ".engines.replica must not import trio"),
+        ("models.py", "importlib.import_module('llama_cpp.llama')", ".models must not import llama_cpp"),
+        ("wire/sse.py", "from . import convert", ".wire.sse must not import .wire.convert"),
+        ("stray.py", "", ".stray has no rule"),
+    ],
+)
+def test_a_bad_import_is_caught(tmp_path, path, line, verdict):
+    root = tmp_path / "slim"
+    shutil.copytree(SLIM, root, ignore=shutil.ignore_patterns("__pycache__"))
+    before = set(violations(root))
+    with (root / path).open("a") as file:
+        file.write(f"\n{line}\n")
+    assert set(violations(root)) - before == {verdict}
+
+
+def test_modules_import_without_linux_and_without_backends(tmp_path):
+    program = """if True:
+        import importlib, os, pkgutil, socket, sys
+        import trio  # it lists the constants of socket itself
+        sys.modules.update(dict.fromkeys(("resource", "llama_cpp", "numpy", "mlx", "mlx_lm")))
+        for holder, name in ((os, "sched_getaffinity"), (socket, "TCP_USER_TIMEOUT")):
+            if hasattr(holder, name):
+                delattr(holder, name)
+        import slim
+        backends = ("slim.engines.llama_cpp", "slim.engines.mlx")
+        def names(package):
+            for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+                if info.name not in backends and info.name != "slim.__main__":
+                    yield info.name
+                    if info.ispkg:
+                        yield from names(importlib.import_module(info.name))
+        for name in names(slim):
+            importlib.import_module(name)
+        print("imported")
+    """
+    environ = {**os.environ, "SLM_ENGINE": "fake"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.stdout == "imported\n", done.stderr
