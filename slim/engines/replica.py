@@ -1,6 +1,6 @@
 """One model copy and the thread that owns it: commands in, one report out per step.
 
-The thread's loop is three calls: apply the commands that came, let the engine make one step, deliver what happened.
+The thread's loop is three calls: prepare (commands, free slots), let the engine make one step, report what happened.
 Text is assembled here (UTF-8, stop strings), so that every engine has the same semantics and the event loop gets
 ready text. Knows nothing of trio, HTTP, deadlines or the queue; `clock` is given from outside.
 
@@ -160,7 +160,7 @@ class Replica:
     def _serve(self) -> None:
         """Step until nothing is left to do."""
         while not self.stopping:
-            self.apply_all()
+            self.prepare()
             if not self.active:
                 return
             stepped = self.step()
@@ -182,13 +182,14 @@ class Replica:
     def active(self) -> bool:
         return bool(self._texts or self._pending) and self._broken is None
 
-    def apply_all(self) -> None:
-        """Apply the commands that have come, and report at once what they ended: a step may be long."""
+    def prepare(self) -> None:
+        """Apply the commands that have come, fill the free slots, and report both at once: a step may be long."""
         while True:
             try:
                 self.apply(self._inbox.get_nowait())
             except Empty:
                 break
+        self._admit()
         self.report()
 
     def apply(self, command: Command) -> None:
@@ -215,8 +216,7 @@ class Replica:
                 return
 
     def step(self) -> int:
-        """Fill the free slots, make one engine step, turn what it says into events. Returns the jobs in it."""
-        self._admit()
+        """Make one engine step and turn what it says into events. Returns the jobs in it."""
         jobs = len(self._texts)
         try:
             for event in self.engine.step():

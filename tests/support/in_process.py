@@ -12,6 +12,7 @@ import httpcore
 import httpx
 import trio
 from attrs import define, evolve, field
+from httpcore._exceptions import map_exceptions
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
@@ -51,7 +52,7 @@ async def drive_inline(replica: Replica) -> None:
     assert isinstance(replica, InlineReplica)
     replica.load()
     while not replica.stopping:
-        replica.apply_all()
+        replica.prepare()
         if replica.active and not replica.hang:
             stepped = replica.step()
             await trio.sleep(replica.engine.step_seconds)
@@ -86,6 +87,10 @@ class World:
                 if sample.name == name and sample.labels == labels:
                     return sample.value
         return 0.0
+
+    def connect(self) -> trio.abc.Stream:
+        """A bare connection, for what an HTTP client would not send."""
+        return MemoryBackend(self.app, self.nursery).connect()
 
     def client(self) -> httpx.AsyncClient:
         transport = httpx.AsyncHTTPTransport()
@@ -133,11 +138,14 @@ class MemoryBackend(httpcore.AsyncNetworkBackend):
         self._app, self._nursery, self._config = ASGIWrapper(app), nursery, Config()
 
     async def connect_tcp(self, host: str, port: int, **_: Any) -> httpcore.AsyncNetworkStream:
+        return MemoryStream(self.connect())
+
+    def connect(self) -> trio.abc.Stream:
         client, server = memory_stream_pair()
         server.socket = NoSocket()
         handler = GuardedServer(self._app, self._config, WorkerContext(None), {}, server)
         self._nursery.start_soon(handler.run)
-        return MemoryStream(client)
+        return client
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -163,10 +171,12 @@ class MemoryStream(httpcore.AsyncNetworkStream):
         self._stream = stream
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return bytes(await self._stream.receive_some(max_bytes))
+        with map_exceptions({trio.BrokenResourceError: httpcore.ReadError}):
+            return bytes(await self._stream.receive_some(max_bytes))
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._stream.send_all(buffer)
+        with map_exceptions({trio.BrokenResourceError: httpcore.WriteError}):
+            await self._stream.send_all(buffer)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
