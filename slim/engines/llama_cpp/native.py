@@ -1,0 +1,186 @@
+"""The way into llama.cpp: the library, a model and a context.
+
+Knows no job and no sampling. llama.cpp ends the process where other libraries raise, so what this module lets through
+to it is checked here: a batch never outgrows its context, a row is read only where one was asked for.
+"""
+
+import ctypes
+import logging
+import os
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field, frozen
+
+from .batch import Batch
+
+log = logging.getLogger("slim.llama")
+
+LOG_ERROR = 4
+"""GGML_LOG_LEVEL_ERROR of this library; its Python bindings number the levels differently."""
+FLASH_ATTENTION_ON = 1
+DECODE_ABORTED = 2
+KV_TYPES = {"f16": 1, "q8_0": 8}
+"""GGML_TYPE numbers of the cache types that flash attention takes."""
+
+_errors: list[str] = []
+"""Error lines of llama.cpp since the last load began. Shared by the replicas of one process: they load one file."""
+_callbacks: list[Any] = []
+"""What llama.cpp may call must never be collected."""
+
+
+class LlamaError(Exception):
+    """llama.cpp could not do what was asked. The text is one line."""
+
+
+@cache
+def library() -> Any:
+    """The low-level bindings, imported and started once."""
+    # Read when the libraries load. A short spin of idle OpenMP threads is faster when other programs want the CPUs.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    lib = import_module("llama_cpp.llama_cpp")
+    _callbacks.append(lib.llama_log_callback(_on_log))
+    lib.llama_log_set(_callbacks[0], None)
+    lib.llama_backend_init()
+    return lib
+
+
+def _on_log(level: int, text: bytes, _: object) -> None:
+    if level == LOG_ERROR:
+        line = text.decode("utf-8", "replace").strip()
+        _errors.append(line)
+        log.debug("%s", line)
+
+
+def _failure(what: str) -> LlamaError:
+    """The first error line names the cause; those after it say only that a caller failed too."""
+    cause = _errors[0].partition(": ")[2] or _errors[0] if _errors else "no reason given"
+    return LlamaError(f"{what}: {cause}")
+
+
+@define(eq=False)
+class AbortFlag:
+    """Ends a running decode from any thread, with no Python and no GIL inside the decode.
+
+    llama.cpp calls the abort callback with a pointer at every graph node and stops when it returns true. The callback
+    is libc's `strlen` and the pointer is a buffer: an empty string lets it run, a non-empty one stops it.
+    """
+
+    _text: Any = field(factory=lambda: ctypes.create_string_buffer(2))
+
+    def set(self) -> None:
+        self._text[0] = b"!"
+
+    def clear(self) -> None:
+        self._text[0] = b"\0"
+
+    def attach(self, lib: Any, params: Any) -> None:
+        """Put the flag into a context's parameters. Does nothing where libc can't be reached (Windows)."""
+        try:
+            strlen = ctypes.CDLL(None).strlen
+        except (TypeError, OSError, AttributeError):
+            return
+        params.abort_callback = ctypes.cast(strlen, lib.ggml_abort_callback)
+        params.abort_callback_data = ctypes.cast(self._text, ctypes.c_void_p)
+
+
+class Model:
+    """The weights and the vocabulary of one GGUF file."""
+
+    def __init__(self, path: Path, *, gpu_layers: int, mlock: bool) -> None:
+        """Raises LlamaError when the file is missing, cut off or no GGUF."""
+        self._lib = library()
+        params = self._lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        params.use_mmap = True
+        params.use_mlock = mlock
+        _errors.clear()
+        self.handle = self._lib.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise _failure(f"can't load {path}")
+
+    @property
+    def trained_context(self) -> int:
+        """Tokens. llama.cpp goes on past it without an error and with bad text."""
+        return int(self._lib.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def description(self) -> str:
+        text = ctypes.create_string_buffer(256)
+        self._lib.llama_model_desc(self.handle, text, len(text))
+        return text.value.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self._lib.llama_model_free(self.handle)
+
+
+@frozen(kw_only=True)
+class ContextShape:
+    """What a context is built for; it can be built again after a failed step."""
+
+    sequences: int
+    tokens: int
+    """Per sequence."""
+    batch: int
+    """Tokens of one decode at most."""
+    threads: int
+    kv_type: str
+
+
+class Context:
+    """The KV cache and the buffers of one decode."""
+
+    def __init__(self, model: Model, shape: ContextShape, abort: AbortFlag) -> None:
+        """Raises LlamaError when the memory does not suffice."""
+        self._lib = library()
+        self._abort = abort
+        self._shape = shape
+        _errors.clear()
+        self.handle = self._lib.llama_init_from_model(model.handle, self._params())
+        if not self.handle:
+            raise _failure("can't make a context")
+        self._memory = self._lib.llama_get_memory(self.handle)
+        vocab = self._lib.llama_model_get_vocab(model.handle)
+        self._row = (int(self._lib.llama_vocab_n_tokens(vocab)),)
+
+    def _params(self) -> Any:
+        shape, params = self._shape, self._lib.llama_context_default_params()
+        params.n_ctx = shape.tokens * shape.sequences
+        params.n_seq_max = params.n_outputs_max = shape.sequences
+        params.n_batch = params.n_ubatch = shape.batch
+        params.n_threads = params.n_threads_batch = shape.threads
+        params.type_k = params.type_v = KV_TYPES[shape.kv_type]
+        # One KV stream for each sequence: faster than a shared one, and text alone equals text in a batch.
+        params.kv_unified = False
+        params.flash_attn_type = FLASH_ATTENTION_ON
+        # A sliding-window cache that drops old cells gives wrong text, silently, once a sequence is cut back.
+        params.swa_full = True
+        params.no_perf = True
+        self._abort.attach(self._lib, params)
+        return params
+
+    def decode(self, batch: Batch) -> None:
+        """Compute the batch. Raises LlamaError when it broke off or didn't fit; the context may then be unusable."""
+        code = self._lib.llama_decode(self.handle, batch.native)
+        if code == DECODE_ABORTED:
+            raise LlamaError("llama.cpp was interrupted")
+        if code:
+            raise LlamaError(f"llama_decode returned {code}")
+
+    def likeliest(self, index: int) -> int:
+        """The token id with the highest logit at a batch index that was put with `output`."""
+        logits = self._lib.llama_get_logits_ith(self.handle, index)
+        if not logits:
+            raise LlamaError(f"no logits at batch index {index}")
+        return int(np.ctypeslib.as_array(logits, self._row).argmax())
+
+    def forget(self, sequence: int) -> None:
+        """Empty a sequence's KV cells. A partial removal is what some models refuse; a whole one never fails."""
+        self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def close(self) -> None:
+        self._lib.llama_free(self.handle)

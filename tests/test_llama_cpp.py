@@ -1,0 +1,374 @@
+"""llama.cpp with a real model: what the contract suite can't ask of an engine without one."""
+
+import ctypes
+import logging
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slim.types import EngineJob, Finished, FinishReason, Sampling, Segment, Token
+from support.engine_contract import GREEDY, Output, job, run, run_one, step
+from support.smollm2 import gemma_path, smollm2_path
+
+pytest.importorskip("llama_cpp", exc_type=ImportError)
+
+from slim.engines.llama_cpp import LlamaEngine
+from slim.engines.llama_cpp.batch import Batch
+from slim.engines.llama_cpp.native import LlamaError, library
+from slim.engines.llama_cpp.sampling import RANDOM_SEED, native_seed
+
+PROMPTS = (
+    "Once upon a time",
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Dear diary, today I went to the market and saw",
+    "1, 2, 3, 4,",
+    "The recipe for a good bread starts with flour, water, salt and",
+    "My favourite colour is blue because",
+    "In the year 2050",
+)
+LONG = " ".join(PROMPTS)
+
+
+def make_engine(*, slots: int = 8, context: int = 256, prefill_chunk: int = 32, **settings: Any) -> LlamaEngine:
+    path = settings.pop("model_path", None) or smollm2_path()
+    return LlamaEngine(
+        model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LlamaEngine]:
+    engine = make_engine()
+    engine.load()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def own_engine() -> Iterator[LlamaEngine]:
+    """For tests that break or fill it."""
+    engine = make_engine(slots=2)
+    engine.load()
+    yield engine
+    engine.close()
+
+
+def eight_jobs(engine: LlamaEngine, *, temperature: float) -> list[EngineJob]:
+    return [
+        job(engine, str(number), text, max_tokens=8, sampling=Sampling(temperature, top_p=0.95, seed=number))
+        for number, text in enumerate(PROMPTS)
+    ]
+
+
+@pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "seeded"])
+def alone(engine: LlamaEngine, request: pytest.FixtureRequest) -> tuple[list[EngineJob], list[list[int]]]:
+    """Eight jobs, and the tokens each makes when it runs by itself."""
+    jobs = eight_jobs(engine, temperature=request.param)
+    return jobs, [run_one(engine, one).ids for one in jobs]
+
+
+def test_text_in_a_full_batch_equals_text_alone(
+    engine: LlamaEngine, alone: tuple[list[EngineJob], list[list[int]]]
+) -> None:
+    jobs, expected = alone
+    outputs = run(engine, jobs)
+    assert [outputs[one.id].ids for one in jobs] == expected
+
+
+def test_jobs_that_join_late_change_nothing(
+    engine: LlamaEngine, alone: tuple[list[EngineJob], list[list[int]]]
+) -> None:
+    jobs, expected = alone
+    outputs: dict[str, Output] = defaultdict(Output)
+    for one in jobs:
+        engine.add(one)
+        step(engine, outputs)
+    while step(engine, outputs):
+        pass
+    assert [outputs[one.id].ids for one in jobs] == expected
+
+
+def test_where_a_prompt_is_cut_into_chunks_changes_nothing(engine: LlamaEngine) -> None:
+    expected = run_one(engine, job(engine, "a", LONG, max_tokens=10)).ids
+    for chunk in (7, 64):
+        other = make_engine(slots=1, prefill_chunk=chunk)
+        other.load()
+        assert run_one(other, job(other, "a", LONG, max_tokens=10)).ids == expected
+        other.close()
+
+
+def test_jobs_without_a_seed_differ(engine: LlamaEngine) -> None:
+    outputs = run(engine, [job(engine, name, max_tokens=12, sampling=Sampling(2.0)) for name in "ab"])
+    assert outputs["a"].ids != outputs["b"].ids
+
+
+def test_a_tiny_top_p_leaves_only_the_likeliest_token(engine: LlamaEngine) -> None:
+    greedy = run_one(engine, job(engine, "a", max_tokens=10)).ids
+    assert run_one(engine, job(engine, "a", max_tokens=10, sampling=Sampling(1.0, top_p=1e-6, seed=1))).ids == greedy
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**63)])
+def test_no_seed_is_taken_for_the_random_one(seed: int) -> None:
+    assert 0 <= native_seed(seed) < RANDOM_SEED == library().LLAMA_DEFAULT_SEED
+
+
+def test_an_end_token_stops_the_job_and_is_not_told(engine: LlamaEngine) -> None:
+    chat = Segment("<|im_start|>user\nSay only: hi<|im_end|>\n<|im_start|>assistant\n", True)
+    tokens = engine.tokenizer.encode([chat])
+    engine.add(EngineJob("a", tokens, max_tokens=60, sampling=GREEDY))
+    events = []
+    while new := engine.step():
+        events = list(new)
+    assert events == [Finished("a", FinishReason.STOP)]
+    assert engine.kv_used == 0
+
+
+@pytest.mark.parametrize("spaces", [1, 15, 16, 17, 31, 32, 33, 64, 128])
+def test_white_space_survives_to_the_byte(engine: LlamaEngine, spaces: int) -> None:
+    text = "a" + " " * spaces + "b"
+    assert decoded(engine, text) == text.encode()
+
+
+@pytest.mark.parametrize("text", ["😀", "漢字かな", "👩‍👩‍👧", "naïve\tcafé\r\n\x00", "1234567890" * 10])
+def test_any_text_survives_to_the_byte(engine: LlamaEngine, text: str) -> None:
+    assert decoded(engine, text) == text.encode()
+
+
+def test_an_emoji_is_split_across_tokens(engine: LlamaEngine) -> None:
+    pieces = [engine.tokenizer.pieces[token] for token in engine.tokenizer.encode([Segment("😀", False)])]
+    assert len(pieces) > 1
+    with pytest.raises(UnicodeDecodeError):
+        pieces[0].decode()
+
+
+def decoded(engine: LlamaEngine, text: str) -> bytes:
+    vocabulary = engine.tokenizer
+    return b"".join(vocabulary.pieces[token] for token in vocabulary.encode([Segment(text, False)]))
+
+
+def test_control_tokens_are_parsed_only_where_that_is_asked(engine: LlamaEngine) -> None:
+    encode, end = engine.tokenizer.encode, engine.tokenizer.end
+    assert set(encode([Segment("<|im_end|>", True)])) <= end
+    assert end.isdisjoint(encode([Segment("<|im_end|>", False)]))
+    mixed = encode([Segment("<|im_end|>", False), Segment("<|im_end|>", True)])
+    assert [token in end for token in mixed] == [False] * (len(mixed) - 1) + [True]
+
+
+def test_a_prompt_may_fill_the_announced_context_but_for_one_token() -> None:
+    engine = make_engine(slots=1, context=64)  # llama.cpp itself would round this up
+    assert engine.load().context == 64
+    tokens = engine.tokenizer.encode([Segment(LONG, False)])[:64]
+    output = run_one(engine, EngineJob("a", tokens[:63], max_tokens=1, sampling=GREEDY))
+    assert (len(output.ids), output.reason) == (1, FinishReason.LENGTH)
+    with pytest.raises(ValueError, match="fit"):
+        engine.add(EngineJob("b", tokens, max_tokens=1))
+    engine.close()
+
+
+def test_every_slot_can_hold_a_full_context(own_engine: LlamaEngine) -> None:
+    tokens = own_engine.tokenizer.encode([Segment(LONG * 5, False)])[:250]
+    outputs = run(own_engine, [EngineJob(name, tokens, max_tokens=6, sampling=GREEDY) for name in "ab"])
+    assert [len(output.ids) for output in outputs.values()] == [6, 6]
+
+
+@pytest.mark.parametrize("tokens", [(-1,), (0, 49152), (2**31,)], ids=str)
+def test_a_token_outside_the_vocabulary_is_refused_and_hurts_no_other(
+    engine: LlamaEngine, tokens: tuple[int, ...]
+) -> None:
+    engine.add(job(engine, "good", max_tokens=3))
+    with pytest.raises(ValueError, match="vocabulary"):
+        engine.add(EngineJob("bad", tokens, max_tokens=1))
+    assert len(run(engine, [])["good"].ids) == 3
+
+
+@pytest.mark.parametrize(("prompt", "new"), [(256, 1), (250, 7), (0, 1), (1, 10**20)])
+def test_a_job_that_does_not_fit_is_refused(engine: LlamaEngine, prompt: int, new: int) -> None:
+    with pytest.raises(ValueError, match="fit"):
+        engine.add(EngineJob("a", (5,) * prompt, max_tokens=new))
+    assert engine.step() == []
+
+
+def test_a_batch_larger_than_its_room_is_an_error_not_an_abort() -> None:
+    batch = Batch(library(), capacity=4, sequences=1)
+    assert batch.put((1, 2, 3), position=0, sequence=0, output=True) == 2
+    with pytest.raises(ValueError, match="5 tokens"):
+        batch.put((1, 2), position=3, sequence=0, output=True)
+
+
+def test_the_trained_context_bounds_the_asked_one() -> None:
+    engine = make_engine(slots=1, context=10**9)
+    assert engine.load().context == 8192
+    engine.close()
+
+
+def test_a_quantised_cache_holds_a_token_in_about_half_the_bytes() -> None:
+    sizes = {}
+    for kv_type in ("f16", "q8_0"):
+        engine = make_engine(slots=1, kv_type=kv_type)
+        assert kv_type in engine.load().description
+        engine.add(job(engine, "a"))
+        engine.step()
+        assert engine._native is not None
+        sizes[kv_type] = library().llama_state_seq_get_size(engine._native.handle, 0)
+        assert len(run(engine, [])["a"].ids) == 5
+        engine.close()
+    assert sizes["q8_0"] / sizes["f16"] == pytest.approx(0.53, abs=0.03)
+
+
+def test_a_batch_is_sorted_by_slot_whoever_came_first(engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        engine.add(job(engine, name))
+    engine.step()
+    engine.cancel("a")
+    engine.add(job(engine, "late"))
+    put, seen = Batch.put, list[int]()
+
+    def watched_put(self: Batch, *tokens: Any, sequence: int, **rest: Any) -> int:
+        seen.append(sequence)
+        return put(self, *tokens, sequence=sequence, **rest)
+
+    monkeypatch.setattr(Batch, "put", watched_put)
+    engine.step()
+    run(engine, [])
+    assert seen[:3] == [0, 1, 2]  # llama.cpp computes ids out of order in graphs of their own
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"), [(None, "No such file"), (0, "magic"), (20_000, "key-value"), (20_000_000, "incomplete")]
+)
+def test_a_bad_file_is_one_line_that_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: int | None, reason: str
+) -> None:
+    caplog.set_level(logging.DEBUG, "slim.llama")
+    path = tmp_path / "model.gguf"
+    if kept is not None:
+        with smollm2_path().open("rb") as whole:
+            path.write_bytes(whole.read(kept) or b"garbage " * 100)
+    engine = make_engine(model_path=path)
+    with pytest.raises(LlamaError) as caught:
+        engine.load()
+    engine.close()
+    engine.close()
+    text = str(caught.value)
+    assert text.startswith(f"can't load {path}: ")
+    assert reason in text
+    assert "\n" not in text
+    assert reason in caplog.text
+
+
+def test_too_many_slots_are_a_load_error() -> None:
+    engine = make_engine(slots=300)
+    with pytest.raises(LlamaError, match="n_seq_max"):
+        engine.load()
+    engine.close()
+
+
+def test_interrupt_breaks_off_the_step_until_a_reset(own_engine: LlamaEngine) -> None:
+    expected = run_one(own_engine, job(own_engine, "a")).ids
+    own_engine.add(job(own_engine, "a"))
+    own_engine.interrupt()
+    for _ in range(2):
+        with pytest.raises(LlamaError, match="interrupted"):
+            own_engine.step()
+    own_engine.reset()
+    assert run_one(own_engine, job(own_engine, "a")).ids == expected
+
+
+def test_without_libc_an_interrupt_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_libc(name: str | None) -> None:
+        raise TypeError(name)
+
+    engine = make_engine(slots=1)
+    library()
+    monkeypatch.setattr(ctypes, "CDLL", no_libc)
+    engine.load()
+    engine.interrupt()
+    assert len(run_one(engine, job(engine, "a")).ids) == 6
+    engine.close()
+
+
+@pytest.mark.parametrize("code", [1, -1, -3])
+def test_a_decode_that_fails_raises_and_a_reset_repairs(
+    own_engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    own_engine.add(job(own_engine, "a"))
+    with monkeypatch.context() as broken:
+        broken.setattr(library(), "llama_decode", lambda *_: code)
+        with pytest.raises(LlamaError, match=f"returned {code}$"):
+            own_engine.step()
+    own_engine.reset()
+    assert len(run_one(own_engine, job(own_engine, "a")).ids) == 6
+
+
+def test_every_sampler_chain_is_freed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lib, live = library(), set[int]()
+    make, free = lib.llama_sampler_chain_init, lib.llama_sampler_free
+
+    def counted_make(params: object) -> Any:
+        chain = make(params)
+        live.add(address(chain))
+        return chain
+
+    def counted_free(chain: Any) -> None:
+        live.remove(address(chain))
+        free(chain)
+
+    monkeypatch.setattr(lib, "llama_sampler_chain_init", counted_make)
+    monkeypatch.setattr(lib, "llama_sampler_free", counted_free)
+    engine = make_engine(slots=3)
+    engine.load()
+
+    def add_three() -> None:
+        for name in "abc":
+            engine.add(job(engine, name, max_tokens=4, sampling=Sampling(1.0, seed=1)))
+        assert len(live) == 3
+
+    add_three()
+    engine.cancel("a")
+    assert len(live) == 2
+    run(engine, [])
+    assert not live  # finished
+    add_three()
+    engine.reset()
+    assert not live
+    add_three()
+    engine.interrupt()
+    with pytest.raises(LlamaError):
+        engine.step()
+    engine.reset()
+    assert not live  # failed
+    add_three()
+    engine.close()
+    assert not live
+
+
+def address(chain: Any) -> int:
+    return int(ctypes.cast(chain, ctypes.c_void_p).value or 0)
+
+
+def test_importing_the_package_does_not_import_the_library() -> None:
+    code = "import sys, slim.engines.llama_cpp; sys.exit('llama_cpp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_gemma_gets_its_leading_token_once_and_batches_over_its_sliding_window(tmp_path: Path) -> None:
+    engine = make_engine(slots=2, context=1024, prefill_chunk=128, model_path=gemma_path(tmp_path))
+    engine.load()
+    tokens = engine.tokenizer.encode([Segment("Hello", False), Segment(" world", False)])
+    bos = engine.tokenizer.encode([])
+    assert tokens[:1] == bos
+    assert tokens.count(bos[0]) == 1
+    engine.add(EngineJob("long", (tokens * 250)[:700], max_tokens=8, sampling=GREEDY))
+    engine.add(EngineJob("short", tokens, max_tokens=8, sampling=GREEDY))
+    events = []
+    while new := engine.step():
+        events += new
+    assert {event.job_id for event in events if isinstance(event, Token)} == {"long", "short"}
+    engine.close()
