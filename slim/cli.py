@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -84,7 +83,7 @@ def serve(flags: Mapping[str, str | None]) -> None:
     trio.run(run_server, app, listener, settings.drain_s)
 
 
-async def run_server(app: App, listener: socket.socket, drain_s: float) -> None:
+async def run_server(app: App, listener: edge.Listener, drain_s: float) -> None:
     """Serve on the listener until a signal has come and the drain is over."""
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -93,14 +92,15 @@ async def run_server(app: App, listener: socket.socket, drain_s: float) -> None:
             await edge.serve(app, listener, shutdown_trigger=stop.wait, task_status=task_status)
             nursery.cancel_scope.cancel()
 
+        await nursery.start(drain_at_signal, app, drain_s, stop)
         urls = await nursery.start(serve_http)
         log.info("listening on %s", ", ".join(urls))
-        nursery.start_soon(drain_at_signal, app, drain_s, stop)
 
 
-async def drain_at_signal(app: App, drain_s: float, stop: trio.Event) -> None:
+async def drain_at_signal(app: App, drain_s: float, stop: trio.Event, task_status: trio.TaskStatus[None]) -> None:
     """At SIGTERM or SIGINT drain with the listener open, then let hypercorn stop, then cut what still hangs."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         await anext(signals)
         log.info("draining: running requests have %g s; a second signal ends at once", drain_s)
         async with trio.open_nursery() as nursery:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from slim.policy import MOVES, JobState, Load, Policy, choose_replica
 
 

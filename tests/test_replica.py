@@ -7,6 +7,7 @@ from queue import Queue
 
 import pytest
 import trio
+
 from slim.engines.fake import FakeEngine
 from slim.engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Stop, Text
 from slim.metrics import Metrics
@@ -156,6 +157,25 @@ def test_a_job_that_the_engine_refuses_ends_alone() -> None:
         if len(ends) == 2:
             break
     assert ends == [Ended("bad", error="token out of range"), Ended("good", FinishReason.LENGTH)]
+    thread.stop()
+
+
+def test_a_bug_on_the_thread_answers_its_jobs_and_is_told() -> None:
+    class Broke(FakeEngine):
+        def step(self) -> Sequence[EngineEvent]:
+            events = super().step()
+            self.step_seconds = "soon"  # type: ignore[assignment]
+            return events
+
+    thread = Thread(Broke())
+    thread.replica.post(Post(job()))
+    kinds = []
+    for event in thread.events():
+        kinds.append(type(event))
+        if isinstance(event, Broken):
+            break
+    assert kinds[:2] == [Ready, Started]
+    assert kinds[-2:] == [Ended, Broken]
     thread.stop()
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
 from slim.engines.fake import FakeEngine, JobFault
 from slim.errors import (
     ContextLengthExceeded,
@@ -18,7 +20,6 @@ from slim.errors import (
 from slim.scheduler import Ticket
 from slim.types import FinishReason, Generation, Segment, Usage
 from support.in_process import World, world
-from trio.testing import MockClock, wait_all_tasks_blocked
 
 
 def ask(max_tokens: int = 4, prompt: str = "a prompt", stop: tuple[str, ...] = ()) -> Generation:

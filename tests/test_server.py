@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import APIStatusError, OpenAI
+
 from support.server import Server, raw_request
 from support.sse import read_events
 
@@ -194,7 +195,9 @@ def test_hypercorns_own_launcher_serves_the_same_guarded_app(tmp_path: Path) -> 
                 pass
             assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
             with socket.create_connection(("127.0.0.1", port)) as odd:  # kills a stock worker
-                odd.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n\r\n")
+                odd.sendall(
+                    b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n\r\n"
+                )
                 odd.recv(1000)
             assert client.get("/healthz").status_code == 200
         server.terminate()

@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def kv_used(self) -> int:
-        """Tokens now held for running jobs, at most `EngineInfo.kv_tokens`."""
+        """Tokens now held for running jobs, at most `EngineInfo.kv_tokens`. 0 before `load`, and after a failed one."""
         ...
 
     def add(self, job: EngineJob) -> None:

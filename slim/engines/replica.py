@@ -153,7 +153,12 @@ class Replica:
             self.load()
             while not self.stopping:
                 self.apply(self._inbox.get())
-                self._serve()
+                try:
+                    self._serve()
+                except Exception as error:  # a bug of ours; its jobs must not wait for ever
+                    log.exception("replica %d: the engine thread failed", self.index)
+                    self._break(f"the engine thread failed: {error}")
+                    self.report()
         finally:
             self.engine.close()
 
@@ -269,8 +274,7 @@ class Replica:
         if self.stopping:
             return  # interrupted
         log.error("replica %d: a step failed: %s: %s", self.index, type(error).__name__, error, exc_info=error)
-        self._events.extend(Ended(job_id, error=str(error)) for job_id in self._texts)
-        self._texts.clear()
+        self._fail_running(str(error))
         now, previous = self.clock(), self._last_fault
         self._last_fault = now
         if now - previous < SECONDS_BETWEEN_FAULTS:
@@ -281,8 +285,13 @@ class Replica:
         except Exception as failure:
             self._break(f"the engine could not be reset: {failure}")
 
+    def _fail_running(self, error: str) -> None:
+        self._events.extend(Ended(job_id, error=error) for job_id in self._texts)
+        self._texts.clear()
+
     def _break(self, error: str) -> None:
         self._broken = error
+        self._fail_running(error)
         self._events.extend(Ended(job.id, error=error) for job in self._pending)
         self._pending.clear()
         self._events.append(Broken(error))

@@ -57,7 +57,7 @@ class GuardedServer(TCPServer):
     live: ClassVar[set["GuardedServer"]] = set()
 
     def __init__(self, app: Any, config: Config, context: Any, state: Any, stream: Any) -> None:
-        super().__init__(partial(_http_only, app), config, context, state, stream)
+        super().__init__(partial(self._run_app, app), config, context, state, stream)
         self._transport = getattr(stream, "transport_stream", stream)
         # Only a bare socket: past a TLS stream, the write would put plaintext on the wire.
         self._bare_socket = isinstance(stream, trio.SocketStream) and os.name == "posix"
@@ -77,6 +77,21 @@ class GuardedServer(TCPServer):
             logger.warning("connection closed after %s", ", ".join(names))
         finally:
             self.live.discard(self)
+
+    async def _run_app(self, app: Any, scope: Any, receive: Any, send: Any, *threads: Any) -> None:
+        """The app, but a websocket (one asked for in HTTP/2) is refused, and 100 Continue waits for the first read."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # hypercorn answers 403
+            return
+        protocol = self.protocol.protocol
+
+        async def receive_expected() -> Any:
+            if isinstance(protocol, GuardedHttp1):
+                await protocol.send_continue()
+            return await receive()
+
+        expects = any(name == b"expect" for name, _ in scope["headers"])
+        await app(scope, receive_expected if expects else receive, send, *threads)
 
     def close(self) -> None:
         """Close the socket now. Whoever waits for it wakes up, and the app is told `http.disconnect`."""
@@ -167,7 +182,12 @@ class GuardedHttp1(H11Protocol):
         await super()._create_stream(request)
 
     async def _send_h11_event(self, event: Any) -> None:
-        """Send an h11 event. ASGI lets the head wait for the first body event, which saves a write and a packet."""
+        """Send an h11 event. ASGI lets the head wait for the first body event, which saves a write and a packet.
+
+        hypercorn's 100 Continue is dropped: it comes before the app could refuse the body by its length.
+        """
+        if isinstance(event, h11.InformationalResponse) and event.status_code == 100:
+            return
         try:
             data = self.connection.send(event)
         except h11.LocalProtocolError:
@@ -179,6 +199,12 @@ class GuardedHttp1(H11Protocol):
         elif self._head or data:
             data, self._head = self._head + data, b""
             await self.send(RawData(data=data))
+
+    async def send_continue(self) -> None:
+        """The app wants the body: let a client that waits for leave send it (RFC 9110, section 10.1.1)."""
+        if self.connection.they_are_waiting_for_100_continue:
+            event = h11.InformationalResponse(status_code=100, headers=[])
+            await self.send(RawData(data=self.connection.send(event)))
 
 
 def install(limits: EdgeLimits) -> None:
@@ -253,14 +279,6 @@ def _config() -> Config:
     config.errorlog = logging.getLogger("slim.edge.hypercorn")
     config.errorlog.setLevel(logging.WARNING)  # Without "Running on ...".
     return config
-
-
-async def _http_only(app: Any, scope: Any, receive: Any, send: Any, *threads: Any) -> None:
-    """hypercorn's wrapped app, but a websocket (one asked for in HTTP/2) is refused: hypercorn answers 403."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close"})
-    else:
-        await app(scope, receive, send, *threads)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

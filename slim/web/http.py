@@ -40,13 +40,16 @@ class Request:
     headers: dict[bytes, bytes] = field(init=False)
     """Lower-case names; of repeated ones the last."""
     unread: bool = field(init=False)
-    """The body, or the rest of it, is still to come."""
+    """The body, or the rest of it, has not been read."""
+    incoming: bool = field(init=False)
+    """It comes in by itself: the client does not wait for leave to send it (RFC 9110, 10.1.1)."""
 
     def __attrs_post_init__(self) -> None:
         self.headers = dict(self.scope["headers"])
         sent = self.headers.get(b"x-request-id", b"")
         self.id = sent.decode("ascii") if _SAFE_ID.fullmatch(sent) else secrets.token_hex(8)
         self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
+        self.incoming = self.unread and b"expect" not in self.headers
 
     @property
     def method(self) -> str:
@@ -67,7 +70,7 @@ class Request:
         Raises HttpError 413 or 408, and RequestCancelled when the client left before its end.
         """
         length = self.headers.get(b"content-length", b"0")
-        if not length.isdigit() or len(length) > 18 or int(length) > limit:
+        if int(length) > limit:
             raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
         parts: list[bytes] = []
         size = 0
@@ -85,9 +88,9 @@ class Request:
     async def _part(self) -> bytes:
         message = await self.receive()
         if message["type"] == "http.disconnect":
-            self.unread = False
+            self.unread = self.incoming = False
             raise RequestCancelled("The client left before its request was complete.")
-        self.unread = bool(message.get("more_body", False))
+        self.unread = self.incoming = bool(message.get("more_body", False))
         return bytes(message.get("body", b""))
 
     async def wait_for_disconnect(self) -> None:
@@ -117,7 +120,7 @@ class Reply:
     async def whole(self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: Headers = ()) -> None:
         """Send a complete reply. Of a body that is still coming in, the rest is read and dropped meanwhile."""
         length = (b"content-length", b"%d" % len(body))
-        if not self._request.unread:
+        if not self._request.incoming:
             await self._head(status, ((b"content-type", content_type), length, *headers))
             await self._body(body, last=True)
             return

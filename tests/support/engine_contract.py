@@ -78,6 +78,12 @@ def run_one(engine: Engine, one: EngineJob) -> Output:
     return run(engine, [one])[one.id]
 
 
+def an_engine_that_is_not_loaded_holds_nothing(make: EngineMaker) -> None:
+    engine = make(slots=2, context=64, prefill_chunk=16)
+    assert engine.kv_used == 0
+    engine.close()
+
+
 def load_says_what_the_engine_can_hold(make: EngineMaker) -> None:
     engine = make(slots=2, context=128, prefill_chunk=32)
     info = engine.load()
@@ -318,6 +324,7 @@ def close_may_come_twice(make: EngineMaker) -> None:
 
 
 CONTRACT = (
+    an_engine_that_is_not_loaded_holds_nothing,
     load_says_what_the_engine_can_hold,
     more_jobs_than_slots_are_refused,
     a_step_without_jobs_is_empty,

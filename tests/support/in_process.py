@@ -27,10 +27,11 @@ from slim.scheduler import Scheduler, SchedulerLimits
 from slim.types import Segment
 from slim.web.app import App
 from slim.web.completions import BodyLimits, Completions
-from slim.web.edge import GuardedServer
+from slim.web.edge import EdgeLimits, GuardedServer, install
 from slim.web.ops import Operations
 from slim.wire.completions import RequestLimits
 
+install(EdgeLimits())
 SETTINGS = Settings(max_batch=4, max_queue_size=4, request_timeout_s=60.0, stall_s=30.0, log_level="WARNING")
 
 

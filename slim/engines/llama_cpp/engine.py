@@ -7,6 +7,7 @@ job whose prompt is complete and, in the same batch, prompt chunks up to a budge
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 from attrs import define, field, frozen
 
 from ...types import EngineEvent, EngineInfo, EngineJob, Finished, FinishReason, Progress, Token
@@ -48,7 +49,7 @@ class LlamaEngine:
     """By slot number; greedy jobs have none."""
     _model: Model | None = field(init=False, default=None)
     _native: Context | None = field(init=False, default=None)
-    _table: SlotTable = field(init=False)
+    _table: SlotTable = field(init=False, default=attrs.Factory(lambda self: SlotTable(self.slots), takes_self=True))
     _vocab: Vocabulary = field(init=False)
     _batch: Batch = field(init=False)
     _shape: ContextShape = field(init=False)
@@ -57,7 +58,6 @@ class LlamaEngine:
         """Raises LlamaError with one line when the file or the memory is wrong."""
         self._model = Model(self.model_path, gpu_layers=self.gpu_layers, mlock=self.mlock)
         self._vocab = Vocabulary(library(), self._model.handle)
-        self._table = SlotTable(self.slots)
         self._shape = ContextShape(
             sequences=self.slots,
             tokens=min(self.context, self._model.trained_context),
