@@ -1,5 +1,6 @@
 """The HTTP contract, over the real hypercorn in memory and in virtual time."""
 
+import itertools
 import json
 from typing import Any
 
@@ -58,7 +59,7 @@ async def test_a_completion_has_openais_shape(autojump_clock: MockClock) -> None
 async def test_a_stream_comes_token_by_token_and_equals_the_whole_answer(autojump_clock: MockClock) -> None:
     async with world() as w, w.client() as client:
         whole = (await complete(client, max_tokens=5)).json()["choices"][0]["text"]
-        times, chunks = [], []
+        times, chunks, last = [], [], ""
         async with client.stream(
             "POST", COMPLETIONS, json={"prompt": "a prompt", "max_tokens": 5, "stream": True}
         ) as r:
@@ -68,13 +69,13 @@ async def test_a_stream_comes_token_by_token_and_equals_the_whole_answer(autojum
                 if line.startswith("data: {"):
                     chunks.append(json.loads(line[6:]))
                     times.append(trio.current_time())
-                last = line or last if chunks else ""
+                last = line or last
         assert last == "data: [DONE]"
         assert "".join(c["choices"][0]["text"] for c in chunks) == whole
         assert [c["choices"][0]["finish_reason"] for c in chunks] == [None] * 5 + ["length"]
         assert len({(c["id"], c["created"], c["model"]) for c in chunks}) == 1
         assert all("usage" not in c for c in chunks)
-        assert [b - a for a, b in zip(times[:4], times[1:5], strict=True)] == pytest.approx([1.0] * 4)
+        assert [after - before for before, after in itertools.pairwise(times[:5])] == pytest.approx([1.0] * 4)
 
 
 async def test_usage_comes_in_a_stream_only_when_asked_for(autojump_clock: MockClock) -> None:
@@ -180,20 +181,23 @@ async def test_a_prompt_longer_than_the_context_is_400_before_any_event(autojump
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_overload_is_a_real_status_with_a_hint_even_for_a_stream(autojump_clock: MockClock, stream: bool) -> None:
-    async with world([engine(1)], max_batch=1, max_queue_size=0) as w, w.client() as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: complete(client, max_tokens=1000))
-            await wait_all_tasks_blocked()
-            before = trio.current_time()
-            response = await complete(client, stream=stream)
-            assert trio.current_time() - before < 0.05
-            assert response.status_code == 503
-            assert error_of(response)["code"] == "overloaded"
-            assert error_of(response)["type"] == "service_unavailable_error"
-            assert 1 <= int(response.headers["retry-after"]) <= 60
-            assert 1 <= int(response.headers["retry-after-ms"]) <= 60000
-            assert "x-should-retry" not in response.headers
-            nursery.cancel_scope.cancel()
+    async with (
+        world([engine(1)], max_batch=1, max_queue_size=0) as w,
+        w.client() as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(lambda: complete(client, max_tokens=1000))
+        await wait_all_tasks_blocked()
+        before = trio.current_time()
+        response = await complete(client, stream=stream)
+        assert trio.current_time() - before < 0.05
+        assert response.status_code == 503
+        assert error_of(response)["code"] == "overloaded"
+        assert error_of(response)["type"] == "service_unavailable_error"
+        assert 1 <= int(response.headers["retry-after"]) <= 60
+        assert 1 <= int(response.headers["retry-after-ms"]) <= 60000
+        assert "x-should-retry" not in response.headers
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_missed_deadline_is_504_that_clients_do_not_retry(autojump_clock: MockClock) -> None:
@@ -282,16 +286,19 @@ async def test_a_client_that_leaves_in_prefill_frees_its_slot_within_one_chunk(a
 
 
 async def test_probes_answer_while_everything_is_full(autojump_clock: MockClock) -> None:
-    async with world([engine(1)], max_batch=1, max_queue_size=0) as w, w.client() as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leave_early, client, 1e9)
-            await wait_all_tasks_blocked()
-            before = trio.current_time()
-            assert (await client.get("/healthz")).status_code == 200
-            assert (await client.get("/readyz")).json() == {"status": "ready"}
-            assert (await client.get("/metrics")).status_code == 200
-            assert trio.current_time() - before < 0.05
-            nursery.cancel_scope.cancel()
+    async with (
+        world([engine(1)], max_batch=1, max_queue_size=0) as w,
+        w.client() as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(leave_early, client, 1e9)
+        await wait_all_tasks_blocked()
+        before = trio.current_time()
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/readyz")).json() == {"status": "ready"}
+        assert (await client.get("/metrics")).status_code == 200
+        assert trio.current_time() - before < 0.05
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_model_that_failed_to_load_is_told_by_readiness_and_by_requests(autojump_clock: MockClock) -> None:

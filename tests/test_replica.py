@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Queue
 
 import pytest
@@ -63,6 +63,13 @@ class Thread:
         self.replica.stop()
         self.thread.join(WAIT)
         assert not self.thread.is_alive()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let real threads get on until this is so. What loads a model has no event for a test to wait on."""
+    with trio.fail_after(WAIT):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.001)
 
 
 def job(name: str = "a", max_tokens: int = 3) -> EngineJob:
@@ -200,8 +207,7 @@ async def test_the_event_loop_stays_free_while_the_engine_works() -> None:
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
-        while scheduler.readiness().status != "ready":
-            await trio.sleep(0.001)
+        await until(lambda: scheduler.readiness().status == "ready")
         with scheduler.submit(Generation((Segment("a", True),), 2), "r") as ticket:
             await trio.to_thread.run_sync(engine.stepping.wait, WAIT)
             assert threading.get_ident() not in engine.threads
@@ -232,8 +238,7 @@ async def test_replicas_step_at_the_same_time(replicas: int) -> None:
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
-        while scheduler.statistics().replicas_ready < replicas:
-            await trio.sleep(0.001)
+        await until(lambda: scheduler.statistics().replicas_ready == replicas)
         tickets = [scheduler.submit(Generation((Segment("a", True),), 1), "r") for _ in range(replicas)]
         for ticket in tickets:
             assert (await ticket.receive()).error is None

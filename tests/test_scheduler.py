@@ -1,4 +1,4 @@
-"""The scheduler in virtual time: the real policy, job tasks and replica logic over fake engines of one second a step."""
+"""The scheduler in virtual time: real policy, job tasks and replica logic over fake engines of one second a step."""
 
 import pytest
 import trio
@@ -328,7 +328,7 @@ async def test_a_prompt_that_fills_the_context_is_refused_and_its_place_is_free(
         _, end, _ = await run(w, ask(10, "one two three four five six"))  # 11 tokens with the spaces
         assert isinstance(end, ContextLengthExceeded)
         assert "11 tokens" in str(end)
-        text, finish, usage = await run(w, ask(10, "one two three four five "))
+        _, finish, usage = await run(w, ask(10, "one two three four five "))
         assert (finish, usage.prompt_tokens, usage.completion_tokens) == (FinishReason.LENGTH, 10, 1)
         assert sum(w.metric("slm_requests_total", outcome=o) for o in ("ok", "engine_error", "cancelled")) == 1
 

@@ -160,13 +160,15 @@ def test_sigterm_cuts_what_outlasts_the_drain_with_an_event_and_exits_with_0(tmp
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
-    with Server(tmp_path, engine="fake", fake_token_latency_s=0.05, drain_s=3600) as server:
-        with raw_request(server.wait_ready().port, ENDLESS) as connection:
-            connection.recv(1)
-            server.terminate()
-            server.wait_for("draining")
-            server.process.send_signal(signal.SIGINT)
-            assert server.exit_code() != 0
+    with (
+        Server(tmp_path, engine="fake", fake_token_latency_s=0.05, drain_s=3600) as server,
+        raw_request(server.wait_ready().port, ENDLESS) as connection,
+    ):
+        connection.recv(1)
+        server.terminate()
+        server.wait_for("draining")
+        server.process.send_signal(signal.SIGINT)
+        assert server.exit_code() != 0
 
 
 def test_a_reader_that_stops_reading_loses_its_slot_and_cannot_hold_the_exit(tmp_path: Path) -> None:
