@@ -6,7 +6,7 @@ with one line. The drain is hypercorn's own here (see docs/architecture.md).
 
 import sys
 
-from .cli import prepare
+from .compose import prepare
 from .errors import ConfigError
 
 try:

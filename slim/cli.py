@@ -11,12 +11,10 @@ import attrs
 import trio
 
 from . import __version__
-from .compose import build_app
-from .config import SETTINGS, Settings, add_flags, load_settings
+from .compose import prepare
+from .config import SETTINGS, add_flags, load_settings
 from .errors import ConfigError
 from .hardware import describe_machine
-from .logs import configure
-from .models import resolve_model
 from .web import edge
 from .web.app import App
 
@@ -24,9 +22,9 @@ log = logging.getLogger("slim")
 
 EXIT_WRONG_SETTING = 2
 FLUSH_S = 0.3
-"""Seconds that the last errors have to reach their clients after the drain budget."""
+"""Seconds that the last errors have to reach their clients after the drain."""
 LAST_RESORT_S = 0.9
-"""Seconds after the drain budget when the process ends whatever still hangs, be it a native call."""
+"""Seconds after the drain when the process ends whatever still hangs, be it a native call."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,21 +53,8 @@ def info(flags: Mapping[str, str | None]) -> None:
     print()
     for setting in SETTINGS:
         print(f"{setting.variable:<28} {setting.show(getattr(settings, setting.name))}")
-    for warning in settings.unknown:
+    for warning in settings.warnings:
         print(f"warning: {warning}")
-
-
-def prepare(flags: Mapping[str, str | None]) -> tuple[App, Settings]:
-    """Read the settings, set up logging and the network guard, build the app. Raises ConfigError."""
-    settings = load_settings(flags)
-    configure(settings.log_level, settings.log_json)
-    for warning in settings.unknown:
-        log.warning(warning)
-    model = resolve_model(settings)
-    if model.embedded:
-        log.info("no model named: serving the embedded %s", model.name)
-    edge.install(edge.EdgeLimits(settings.max_connections, settings.write_timeout_s, settings.http2_cleartext))
-    return build_app(settings, model), settings
 
 
 def serve(flags: Mapping[str, str | None]) -> None:
@@ -105,8 +90,8 @@ async def drain_at_signal(app: App, drain_s: float, stop: trio.Event, task_statu
         log.info("draining: running requests have %g s; a second signal ends at once", drain_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_at_second_signal, signals)
-            nursery.start_soon(end_after, drain_s + LAST_RESORT_S)
             await app.scheduler.drain(drain_s)
+            nursery.start_soon(end_after, LAST_RESORT_S)
             stop.set()
             await trio.sleep(FLUSH_S)
             edge.close_connections()

@@ -1,31 +1,60 @@
-"""The composition root: settings in, the ready ASGI app out. Both launches use it; it starts nothing."""
+"""The composition root of both launches: settings in, the ready ASGI app out. It starts nothing and listens nowhere."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 
-from .config import Settings
+from .config import Settings, load_settings
 from .engines import engine_maker
 from .engines.replica import Replica, Report
+from .logs import configure
 from .metrics import Metrics
-from .models import ModelChoice
+from .models import ModelChoice, resolve_model
 from .scheduler import Scheduler, SchedulerLimits
+from .web import edge
 from .web.app import App
 from .web.completions import BodyLimits, Completions
 from .web.ops import Operations
 from .wire.completions import RequestLimits
 
+log = logging.getLogger("slim")
 
-def build_app(settings: Settings, model: ModelChoice) -> App:
-    """Wire the layers together. The scheduler, and with it the engines, starts with the app's lifespan."""
+
+def prepare(flags: Mapping[str, str | None]) -> tuple[App, Settings]:
+    """Read the settings, set up logging and the network guard, build the app. Raises ConfigError.
+
+    `flags` maps names of settings to texts, as `load_settings` takes them.
+    """
+    settings = load_settings(flags)
+    configure(settings.log_level, settings.log_json)
+    for warning in settings.warnings:
+        log.warning(warning)
+    model = resolve_model(settings)
+    if model.embedded:
+        log.info("no model named: serving the embedded %s", model.name)
+    edge.install(edge.EdgeLimits(settings.max_connections, settings.write_timeout_s, settings.http2_cleartext))
+    metrics = Metrics()
+    return build_app(settings, model.name, build_scheduler(settings, model, metrics), metrics), settings
+
+
+def build_scheduler(settings: Settings, model: ModelChoice, metrics: Metrics) -> Scheduler:
+    """The scheduler over real engines on real threads; they start with the app's lifespan. Raises ConfigError."""
     make_engine = engine_maker(settings, model.path)
 
     def make_replicas(deliver: Callable[[Report], None], clock: Callable[[], float]) -> list[Replica]:
         return [Replica(index, make_engine(), deliver, clock) for index in range(settings.replicas)]
 
-    limits = SchedulerLimits(settings.max_batch, settings.max_queue_size, settings.request_timeout_s, settings.stall_s)
-    metrics = Metrics()
-    scheduler = Scheduler(make_replicas, limits, metrics)
+    return Scheduler(make_replicas, scheduler_limits(settings), metrics)
+
+
+def scheduler_limits(settings: Settings) -> SchedulerLimits:
+    places = settings.replicas * settings.max_batch + settings.max_queue_size
+    return SchedulerLimits(places, settings.request_timeout_s, settings.stall_s)
+
+
+def build_app(settings: Settings, model_name: str, scheduler: Scheduler, metrics: Metrics) -> App:
+    """The HTTP side over a scheduler."""
     metrics.watch(scheduler.statistics)
     body_limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s)
     request_limits = RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars)
-    completions = Completions(scheduler, model.name, body_limits, request_limits)
-    return App(scheduler, completions, Operations(scheduler, metrics, model.name))
+    completions = Completions(scheduler, model_name, body_limits, request_limits)
+    return App(scheduler, completions, Operations(scheduler, metrics, model_name))

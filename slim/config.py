@@ -119,14 +119,14 @@ class Settings:
     replicas: int = _setting(1, _whole(1, 64), "Independent model copies, each with a thread of its own")
     max_batch: int = _setting(8, _whole(1, 128), "Requests that decode together in one replica")
     max_queue_size: int = _setting(32, _whole(0, 100000), "Requests that may wait for a slot before new ones get 503")
-    prefill_chunk: int = _setting(128, _whole(1, 512), "Prompt tokens read per step while other requests decode")
+    prefill_chunk: int = _setting(128, _whole(1, 512), "Prompt tokens read per step")
     kv_type: str = _setting("f16", _choice("f16", "q8_0"), "Type of the KV cache; q8_0 halves its memory")
     mlock: bool = _setting(False, _switch(), "Lock the model in RAM so that it is never swapped out")
     request_timeout_s: float = _setting(120.0, _seconds(zero=False), "Deadline over queue wait and generation")
     max_tokens_limit: int = _setting(1024, _whole(1, 1048576), "Upper bound of a request's max_tokens")
     max_prompt_chars: int = _setting(32000, _whole(1, 100000000), "Upper bound of a prompt's length in characters")
-    fake_ttft_s: float = _setting(0.0, _seconds(zero=True), "Fake engine: time to the first token")
-    fake_token_latency_s: float = _setting(0.0, _seconds(zero=True), "Fake engine: time per further token")
+    fake_ttft_s: float = _setting(0.0, _seconds(zero=True), "Fake engine: time of each step that reads prompt tokens")
+    fake_token_latency_s: float = _setting(0.0, _seconds(zero=True), "Fake engine: time of each other step")
     drain_s: float = _setting(10.0, _seconds(zero=True), "Time that running requests get to finish at shutdown")
     stall_s: float = _setting(
         30.0, _seconds(zero=False), "Time without a finished step after which the server reports itself stalled"
@@ -138,7 +138,7 @@ class Settings:
     http2_cleartext: bool = _setting(False, _switch(), "Accept HTTP/2 without TLS")
     log_level: str = _setting("INFO", _choice("DEBUG", "INFO", "WARNING", "ERROR"), "Least level that is logged")
     log_json: bool = _setting(False, _switch(), "Log one JSON object per line")
-    unknown: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """Warnings about `SLM_` names that are no setting, one sentence each, for the caller to log."""
 
 
@@ -210,7 +210,7 @@ def load_settings(
                 break
     if wrong:
         raise ConfigError("; ".join(wrong))
-    return Settings(**values, unknown=tuple(_warnings({*environ, *written})))
+    return Settings(**values, warnings=tuple(_warnings({*environ, *written})))
 
 
 def _read_dotenv(path: Path) -> Mapping[str, str | None]:

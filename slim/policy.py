@@ -5,9 +5,8 @@ of places is the bound of the whole system: slots of all replicas plus the queue
 overload is an answer and not a delay. Waiting jobs are taken in order of arrival.
 """
 
-import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 
 from attrs import define, field, frozen
@@ -53,7 +52,6 @@ class Place:
     """One job's place in the system."""
 
     job_id: str
-    arrival: int
     state: JobState = JobState.RESERVED
 
 
@@ -81,6 +79,12 @@ class ServiceRate:
     def record(self, now: float) -> None:
         self._ends.append(now)
 
+    def skip_idle(self, now: float) -> None:
+        """The system was empty until now: time in which nothing could end does not count."""
+        if self._ends:
+            idle = now - self._ends[-1]
+            self._ends = deque((end + idle for end in self._ends), maxlen=RATE_WINDOW)
+
     def seconds_per_job(self, now: float) -> float | None:
         """None before two jobs have ended. Grows while nothing ends."""
         if len(self._ends) < 2:
@@ -94,8 +98,8 @@ class Policy:
 
     bound: int
     """Jobs in the system at most: slots of all replicas plus the queue."""
-    _arrivals: Iterator[int] = field(factory=itertools.count)
-    _places: set[Place] = field(factory=set)
+    _places: dict[Place, None] = field(factory=dict)
+    """In order of arrival."""
     _rate: ServiceRate = field(factory=ServiceRate)
 
     @property
@@ -107,12 +111,14 @@ class Policy:
         text = f"The server is full: all {self.bound} places are taken. Please retry later."
         return Overloaded(text, self.retry_after(now, jitter))
 
-    def reserve(self, job_id: str) -> Place:
+    def reserve(self, job_id: str, now: float) -> Place:
         """A place for a new job. Raises RuntimeError when all are taken: ask `full` first."""
         if self.full:
             raise RuntimeError("no place is free")
-        place = Place(job_id, next(self._arrivals))
-        self._places.add(place)
+        if not self._places:
+            self._rate.skip_idle(now)
+        place = Place(job_id)
+        self._places[place] = None
         return place
 
     def move(self, place: Place, state: JobState) -> None:
@@ -122,15 +128,15 @@ class Policy:
         place.state = state
 
     def end(self, place: Place, now: float) -> None:
-        """Give the place back. A job that ran to its end, or to its deadline, tells the service rate."""
+        """Give the place back. A job that had a slot tells the service rate, however it ended."""
         if place.state is JobState.RUNNING:
             self._rate.record(now)
         self.move(place, JobState.ENDED)
-        self._places.discard(place)
+        del self._places[place]
 
     def waiting(self) -> list[Place]:
         """Queued places, first to be served first."""
-        return sorted((p for p in self._places if p.state is JobState.QUEUED), key=lambda p: p.arrival)
+        return [place for place in self._places if place.state is JobState.QUEUED]
 
     def count(self, *states: JobState) -> int:
         """Jobs that are in one of these states."""

@@ -11,18 +11,18 @@ from slim.policy import MOVES, JobState, Load, Policy, choose_replica
 
 def test_all_places_taken_is_full_until_one_is_given_back() -> None:
     policy = Policy(bound=2)
-    first, _ = policy.reserve("a"), policy.reserve("b")
+    first, _ = policy.reserve("a", 0.0), policy.reserve("b", 0.0)
     assert policy.full
     policy.end(first, now=1.0)
     assert not policy.full
-    policy.reserve("c")
+    policy.reserve("c", 0.0)
     with pytest.raises(RuntimeError):
-        policy.reserve("d")
+        policy.reserve("d", 0.0)
 
 
 def test_waiting_jobs_keep_their_order_of_arrival_however_they_were_prepared() -> None:
     policy = Policy(bound=8)
-    places = [policy.reserve(name) for name in "abcd"]
+    places = [policy.reserve(name, 0.0) for name in "abcd"]
     for place in (places[2], places[0], places[3], places[1]):
         policy.move(place, JobState.QUEUED)
     assert [place.job_id for place in policy.waiting()] == ["a", "b", "c", "d"]
@@ -31,7 +31,7 @@ def test_waiting_jobs_keep_their_order_of_arrival_however_they_were_prepared() -
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(JobState, JobState)))
 def test_only_the_moves_of_the_table_are_possible(before: JobState, after: JobState) -> None:
     policy = Policy(bound=1)
-    place = policy.reserve("a")
+    place = policy.reserve("a", 0.0)
     place.state = before
     if after in MOVES[before]:
         policy.move(place, after)
@@ -43,27 +43,41 @@ def test_only_the_moves_of_the_table_are_possible(before: JobState, after: JobSt
 
 def test_a_job_ends_only_once() -> None:
     policy = Policy(bound=1)
-    place = policy.reserve("a")
+    place = policy.reserve("a", 0.0)
     policy.end(place, now=0.0)
     with pytest.raises(RuntimeError):
         policy.end(place, now=0.0)
 
 
 def run_jobs(policy: Policy, ends: list[float]) -> None:
+    """Jobs that end at these times, in a system that is busy all the while."""
+    if not ends:
+        return
+    busy = policy.reserve("busy", ends[0])
     for now in ends:
-        place = policy.reserve("job")
+        place = policy.reserve("job", now)
         for state in (JobState.QUEUED, JobState.POSTED, JobState.RUNNING):
             policy.move(place, state)
         policy.end(place, now)
+    policy.end(busy, ends[-1])
 
 
 def test_the_retry_hint_is_the_time_that_the_queue_will_take() -> None:
     policy = Policy(bound=100)
     run_jobs(policy, [2.0 * i for i in range(20)])  # one every two seconds
     for _ in range(5):
-        policy.reserve("waiting")
+        policy.reserve("waiting", 38.0)
     assert policy.retry_after(now=38.0, jitter=0.0) == pytest.approx(10.0, rel=0.1)
     assert policy.retry_after(now=38.0, jitter=1.0) == pytest.approx(15.0, rel=0.1)
+
+
+def test_an_idle_hour_does_not_spoil_the_retry_hint() -> None:
+    policy = Policy(bound=100)
+    run_jobs(policy, [i / 10 for i in range(10)])
+    run_jobs(policy, [3600 + i / 10 for i in range(20)])
+    for _ in range(10):
+        policy.reserve("waiting", 3602.0)
+    assert policy.retry_after(3602.0, 0.0) == pytest.approx(1.0, rel=0.2)
 
 
 def test_the_retry_hint_grows_while_nothing_ends() -> None:
@@ -84,7 +98,7 @@ def test_the_retry_hint_is_always_one_that_clients_honour(
     policy = Policy(bound=100)
     run_jobs(policy, ends)
     for _ in range(waiting):
-        policy.reserve("waiting")
+        policy.reserve("waiting", 0.0)
     assert 0 < policy.retry_after((ends[-1] if ends else 0.0) + later, jitter) <= 60
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from slim.engines.fake import FakeEngine
-from slim.engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Stop, Text
+from slim.engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Stop
 from slim.metrics import Metrics
 from slim.scheduler import Scheduler, SchedulerLimits
 from slim.types import EngineEvent, EngineJob, FinishReason, Generation, Segment
@@ -57,7 +57,9 @@ class Thread:
 
     def events(self) -> Iterator[object]:
         while True:
-            yield from self.reports.get(timeout=WAIT).events
+            report = self.reports.get(timeout=WAIT)
+            yield from report.tokens.items()
+            yield from report.events
 
     def stop(self) -> None:
         self.replica.stop()
@@ -87,7 +89,7 @@ def test_a_job_is_reported_from_its_slot_to_its_end() -> None:
         kinds.append(type(event).__name__)
         if isinstance(event, Ended):
             break
-    assert kinds == ["Progress", "Text", "Text", "Text", "Ended"]
+    assert kinds == ["tuple", "Progress", "tuple", "tuple", "Ended"]  # a tuple is a token
     assert event == Ended("a", FinishReason.LENGTH)
     thread.stop()
 
@@ -196,14 +198,14 @@ def test_commands_and_reports_pickle() -> None:
     replica.prepare()
     replica.report(replica.step())
     assert pickle.loads(pickle.dumps(reports)) == reports
-    assert any(isinstance(event, Text) for report in reports for event in report.events)
+    assert any(report.tokens for report in reports)
 
 
 async def test_the_event_loop_stays_free_while_the_engine_works() -> None:
     """Inference on the event loop would deadlock here: the gate is opened from the loop."""
     engine = GatedEngine()
     scheduler = Scheduler(
-        lambda deliver, clock: [Replica(0, engine, deliver, clock)], SchedulerLimits(4, 4, 60.0, 30.0), Metrics()
+        lambda deliver, clock: [Replica(0, engine, deliver, clock)], SchedulerLimits(8, 60.0, 30.0), Metrics()
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
@@ -233,7 +235,7 @@ async def test_replicas_step_at_the_same_time(replicas: int) -> None:
 
     scheduler = Scheduler(
         lambda deliver, clock: [Replica(i, Meeting(slots=1), deliver, clock) for i in range(replicas)],
-        SchedulerLimits(1, 4, 60.0, 30.0),
+        SchedulerLimits(4 + replicas, 60.0, 30.0),
         Metrics(),
     )
     async with trio.open_nursery() as nursery:

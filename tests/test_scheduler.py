@@ -178,6 +178,21 @@ async def test_a_running_job_stops_within_one_step_of_its_cancel(autojump_clock:
         assert w.metric("slm_tokens_wasted_total") == wasted == w.metric("slm_generated_tokens_total")
 
 
+async def test_a_job_that_ends_as_its_client_leaves_is_no_cancel_of_the_engine(autojump_clock: MockClock) -> None:
+    """Its end is reported, but not read yet, when the client leaves."""
+    async with world([engine(1)], max_batch=1) as w:
+        ticket = w.scheduler.submit(ask(3), "r")
+        await settle(1.5)
+        replica = w.replicas[0]
+        replica.hang = True
+        await settle(1)
+        replica.report(replica.step())
+        ticket.cancel()
+        await settle(1)
+        assert w.metric("slm_requests_total", outcome="cancelled") == 1
+        assert w.metric("slm_cancel_latency_seconds_count") == 0
+
+
 async def test_a_prefill_is_cancelled_between_its_chunks(autojump_clock: MockClock) -> None:
     async with world([engine(1, prefill_chunk=2)], max_batch=1) as w:
         ticket = w.scheduler.submit(ask(5, "word " * 100), "r")
@@ -411,7 +426,7 @@ async def test_loading_is_refused_with_a_hint() -> None:
             return super().load()
 
     scheduler = Scheduler(
-        lambda deliver, clock: [Replica(0, SlowToLoad(), deliver, clock)], SchedulerLimits(4, 4, 60, 30), Metrics()
+        lambda deliver, clock: [Replica(0, SlowToLoad(), deliver, clock)], SchedulerLimits(8, 60.0, 30.0), Metrics()
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openai import APIStatusError, OpenAI
 
-from support.server import Server, raw_request
+from support.server import Server, clean_environment, raw_request
 from support.sse import read_events
 
 ENDLESS = json.dumps({"prompt": "a", "max_tokens": 1024, "stream": True}).encode()
@@ -20,9 +20,7 @@ ENDLESS = json.dumps({"prompt": "a", "max_tokens": 1024, "stream": True}).encode
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slim", *arguments]
-    import os
-
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLM_")} | environment
+    env = clean_environment() | environment
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -51,6 +49,21 @@ def test_a_port_in_use_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
     (line,) = done.stderr.strip().splitlines()
     assert port in line
     assert "in use" in line
+
+
+@pytest.mark.parametrize("missing", ["llama_cpp", "numpy"])
+def test_a_missing_extra_is_one_line_that_names_it(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    code = (
+        "import importlib.util as util, sys; find = util.find_spec;"
+        f"util.find_spec = lambda name, *rest: None if name == {missing!r} else find(name, *rest);"
+        "from slim.cli import main; sys.exit(main(['serve', '--model', 'model.gguf']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert missing in line
+    assert "slim-serve[llama]" in line
 
 
 def test_info_and_version_print_without_a_model(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from slim.errors import InvalidRequest
 from slim.types import FinishReason, Generation, Sampling, Segment, Usage
-from slim.wire import sse
 from slim.wire.completions import (
     CompletionCall,
     CompletionHead,
@@ -337,13 +336,13 @@ def chunk(text, reason=None):
 
 def test_a_stream_is_text_then_one_finish_then_done():
     stream = CompletionStream(HEAD, include_usage=False)
-    body = stream.text("a") + stream.events(["b", "é"]) + stream.finish(FinishReason.STOP) + sse.DONE
+    body = stream.events(["a"]) + stream.events(["b", "é"]) + stream.end(FinishReason.STOP, USAGE)
     assert read_chunks(body) == [chunk("a"), chunk("b"), chunk("é"), chunk("", "stop")]
 
 
 def test_with_usage_all_chunks_have_null_and_a_last_one_has_numbers_and_no_choices():
     stream = CompletionStream(HEAD, include_usage=True)
-    body = stream.text("a") + stream.finish(FinishReason.LENGTH) + stream.usage(USAGE) + sse.DONE
+    body = stream.events(["a"]) + stream.end(FinishReason.LENGTH, USAGE)
     numbers = json.loads(completion_body(HEAD, "", FinishReason.STOP, USAGE))["usage"]
     assert read_chunks(body) == [
         {**chunk("a"), "usage": None},
@@ -354,7 +353,7 @@ def test_with_usage_all_chunks_have_null_and_a_last_one_has_numbers_and_no_choic
 
 def test_an_empty_model_name_does_not_disturb_the_events():
     stream = CompletionStream(evolve(HEAD, model=""), include_usage=True)
-    assert [json.loads(event) for event in read_events(stream.text("a"))] == [
+    assert [json.loads(event) for event in read_events(stream.events(["a"]))] == [
         {**chunk("a"), "model": "", "usage": None}
     ]
 
@@ -367,6 +366,6 @@ def test_no_pieces_are_no_events():
 def test_any_text_is_one_ascii_event_and_comes_back_as_it_was(pieces, include_usage):
     stream = CompletionStream(HEAD, include_usage)
     body = stream.events(pieces)
-    assert body == b"".join(map(stream.text, pieces))
+    assert body == b"".join(stream.events([piece]) for piece in pieces)
     assert body.isascii()
     assert [json.loads(event)["choices"][0]["text"] for event in read_events(body)] == pieces

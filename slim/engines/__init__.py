@@ -1,9 +1,11 @@
 """Engines by name. A backend's library is imported only when its engine is asked for."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 from ..config import Settings
+from ..errors import ConfigError
 from ..hardware import default_threads
 from .base import Engine
 from .fake import FakeEngine
@@ -12,10 +14,17 @@ __all__ = ["engine_maker"]
 
 
 def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]:
-    """A function that makes one engine per call, not yet loaded. `model` may be None for the fake engine alone."""
+    """A function that makes one engine per call, not yet loaded. `model` may be None for the fake engine alone.
+
+    Raises ConfigError when the engine's library is not installed. It is not imported here: that takes long, and the
+    engine's own thread does it while the server already answers.
+    """
     if settings.engine == "fake":
         return lambda: _fake(settings)
     assert model is not None  # the model was resolved, or the process did not start
+    if missing := [name for name in ("llama_cpp", "numpy") if importlib.util.find_spec(name) is None]:
+        needed = " and ".join(missing)
+        raise ConfigError(f"the engine llama_cpp needs {needed}: pip install 'slim-serve[llama]', or use --engine fake")
     from .llama_cpp import LlamaEngine
 
     return lambda: LlamaEngine(

@@ -96,11 +96,11 @@ class FakeEngine:
         decoding, chunks = self._table.decoding(), self._table.prefill(self.prefill_chunk)
         events: list[EngineEvent] = []
         for slot in decoding:
-            slot.held += 1
+            self._table.hold(slot, 1)
             self._advance(slot, events)
         for chunk in chunks:
             slot = chunk.slot
-            slot.held = chunk.end
+            self._table.hold(slot, chunk.end - chunk.start)
             events.append(Progress(slot.job.id, chunk.end, len(slot.job.tokens)))
             if chunk.completes:
                 self._advance(slot, events)

@@ -12,13 +12,13 @@ its tokenizer may still be in use.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 
 from attrs import define, field, frozen
 
 from ..text import TextAssembler
-from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, Token
+from ..types import EngineEvent, EngineInfo, EngineJob, Finished, FinishReason, Progress, Token
 from .base import Engine, Tokenizer
 
 log = logging.getLogger("slim.replica")
@@ -75,14 +75,6 @@ class Started:
 
 
 @frozen
-class Text:
-    """One new token and the text that became certain with it, maybe empty."""
-
-    job_id: str
-    text: str
-
-
-@frozen
 class Ended:
     """The job has left the replica. With neither reason nor error it was cancelled."""
 
@@ -95,12 +87,15 @@ class Ended:
 
 @frozen
 class Report:
-    """Everything that happened since the last report, in order."""
+    """Everything that happened since the last report."""
 
     replica: int
     at: float
     """Clock time in seconds when the step had finished."""
-    events: tuple[Ready | Broken | Started | Progress | Text | Ended, ...]
+    tokens: Mapping[str, str]
+    """One new token for each of these jobs, and the text that became certain with it, maybe empty."""
+    events: tuple[Ready | Broken | Started | Progress | Ended, ...]
+    """What else happened, in order. An Ended counts after the tokens."""
     kv_used: int
     """Tokens that running jobs hold."""
     stepped: int | None = None
@@ -120,7 +115,8 @@ class Replica:
     _stopping: threading.Event = field(factory=threading.Event)
     _pending: deque[EngineJob] = field(factory=deque)
     _texts: dict[str, TextAssembler] = field(factory=dict)
-    _events: list[Ready | Broken | Started | Progress | Text | Ended] = field(factory=list)
+    _tokens: dict[str, str] = field(factory=dict)
+    _events: list[Ready | Broken | Started | Progress | Ended] = field(factory=list)
     _slots: int = 0
     _last_fault: float = float("-inf")
     _broken: str | None = None
@@ -152,8 +148,8 @@ class Replica:
         try:
             self.load()
             while not self.stopping:
-                self.apply(self._inbox.get())
                 try:
+                    self.apply(self._inbox.get())
                     self._serve()
                 except Exception as error:  # a bug of ours; its jobs must not wait for ever
                     log.exception("replica %d: the engine thread failed", self.index)
@@ -178,6 +174,9 @@ class Replica:
             info = self.engine.load()
             self._slots = info.slots
             self._events.append(Ready(info))
+            log.info(
+                "replica %d: ready: %s; %d slots of %d tokens", self.index, info.description, info.slots, info.context
+            )
         except Exception as error:
             log.error("replica %d: the model did not load: %s", self.index, error)
             self._break(f"the model did not load: {error}")
@@ -189,11 +188,8 @@ class Replica:
 
     def prepare(self) -> None:
         """Apply the commands that have come, fill the free slots, and report both at once: a step may be long."""
-        while True:
-            try:
-                self.apply(self._inbox.get_nowait())
-            except Empty:
-                break
+        while not self._inbox.empty():  # nobody else takes from it
+            self.apply(self._inbox.get())
         self._admit()
         self.report()
 
@@ -233,8 +229,9 @@ class Replica:
     def report(self, stepped: int | None = None) -> None:
         """Deliver what has gathered. A report without events is sent only for a finished step."""
         if self._events or stepped is not None:
-            self.deliver(Report(self.index, self.clock(), tuple(self._events), self.engine.kv_used, stepped))
-            self._events.clear()
+            events, self._events = tuple(self._events), []
+            tokens, self._tokens = self._tokens, {}
+            self.deliver(Report(self.index, self.clock(), tokens, events, self.engine.kv_used, stepped))
 
     def _admit(self) -> None:
         while self._pending and len(self._texts) < self._slots:
@@ -252,22 +249,22 @@ class Replica:
         text = self._texts.get(event.job_id)
         if text is None:
             return  # a stop string ended the job earlier in this step
-        match event:
-            case Token(job_id, _, data):
-                self._events.append(Text(job_id, text.feed(data)))
-                if text.stopped:
-                    del self._texts[job_id]
-                    self.engine.cancel(job_id)
-                    self._events.append(Ended(job_id, FinishReason.STOP))
-            case Progress():
-                self._events.append(event)
-            case Finished(job_id, reason):
-                del self._texts[job_id]
-                tail = text.finish()
-                self._events.append(Ended(job_id, FinishReason.STOP if text.stopped else reason, tail))
-            case Failed(job_id, error):
-                del self._texts[job_id]
-                self._events.append(Ended(job_id, error=error))
+        if isinstance(event, Token):
+            self._tokens[event.job_id] = text.feed(event.data)
+            if text.stopped:
+                self.engine.cancel(event.job_id)
+                self._leave(Ended(event.job_id, FinishReason.STOP))
+        elif isinstance(event, Progress):
+            self._events.append(event)
+        elif isinstance(event, Finished):
+            tail = text.finish()
+            self._leave(Ended(event.job_id, FinishReason.STOP if text.stopped else event.reason, tail))
+        else:
+            self._leave(Ended(event.job_id, error=event.error))
+
+    def _leave(self, ended: Ended) -> None:
+        del self._texts[ended.job_id]
+        self._events.append(ended)
 
     def _fault(self, error: Exception) -> None:
         """A whole step broke: its jobs fail; the engine is reset, or the replica ends."""

@@ -52,6 +52,8 @@ class SlotTable:
     size: int
     _free: list[int] = field(init=False)
     _by_id: dict[str, Slot] = field(init=False, factory=dict)
+    held: int = field(init=False, default=0)
+    """Tokens held by all running jobs."""
 
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.size))
@@ -69,23 +71,21 @@ class SlotTable:
         slot = self._by_id.pop(job_id, None)
         if slot is not None:
             heapq.heappush(self._free, slot.number)
+            self.held -= slot.held
         return slot
+
+    def hold(self, slot: Slot, tokens: int) -> None:
+        """The KV of so many more of the slot's tokens is computed."""
+        slot.held += tokens
+        self.held += tokens
 
     def clear(self) -> None:
         for job_id in list(self._by_id):
             self.remove(job_id)
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    @property
-    def held(self) -> int:
-        """Tokens held by all running jobs."""
-        return sum(slot.held for slot in self._by_id.values())
-
     def decoding(self) -> list[Slot]:
-        """Slots whose prompt is complete, by number."""
-        return sorted((s for s in self._by_id.values() if not s.prefilling), key=lambda s: s.number)
+        """Slots whose prompt is complete, oldest job first."""
+        return [slot for slot in self._by_id.values() if not slot.prefilling]
 
     def prefill(self, budget: int) -> list[Chunk]:
         """Prompt chunks for this step, at most `budget` tokens together, oldest job first."""

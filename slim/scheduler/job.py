@@ -5,7 +5,7 @@ The reader gets one merged update per wake-up: a slow reader costs nothing but t
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from typing import Any, TypeVar
 
 import trio
 from attrs import define, field, frozen
@@ -14,11 +14,10 @@ from ..errors import SlimError
 from ..policy import Place
 from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, Usage
 
-
-def ring(bell: trio.MemorySendChannel[None]) -> None:
-    """Wake whoever receives on a channel of capacity 1. If it rings already, once is enough."""
-    with suppress(trio.WouldBlock):
-        bell.send_nowait(None)
+Item = TypeVar("Item")
+Channel = tuple[trio.MemorySendChannel[Item], trio.MemoryReceiveChannel[Item]]
+open_channel: Any = trio.open_memory_channel
+"""Without its subscript, which costs more at every call than the channel."""
 
 
 @frozen
@@ -44,14 +43,11 @@ class Job:
     submitted: float
     scope: trio.CancelScope
     """Carries the deadline; the job's task lives under it."""
-    offer: tuple[trio.MemorySendChannel["Job"], trio.MemoryReceiveChannel["Job"]] = field(
-        factory=lambda: trio.open_memory_channel[Job](0)
-    )
+    offer: "Channel[Job]" = field(factory=lambda: open_channel(0))
     """Waiting, the job's task is blocked in `send` here; the dispatcher takes it with `receive_nowait`."""
     engine_job: EngineJob | None = None
-    tokens: int = 0
-    """In the prompt."""
-    made: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
@@ -59,35 +55,40 @@ class Job:
     _pieces: list[str] = field(factory=list)
     _reason: FinishReason | None = None
     _error: SlimError | None = None
-    _bell: tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] = field(
-        factory=lambda: trio.open_memory_channel[None](1)
-    )
+    _rings: bool = False
+    _bell: Channel[None] = field(factory=lambda: open_channel(1))
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.tokens, self.made, self.cached)
+        return Usage(self.prompt_tokens, self.new_tokens, self.cached)
 
-    def token_gap(self, at: float) -> float | None:
+    def count_token(self, at: float) -> float | None:
         """Count a token that was made at `at`; seconds since the one before, None for the first."""
         gap = None if self.first_token is None else at - self.last_token
         if self.first_token is None:
             self.first_token = at
         self.last_token = at
-        self.made += 1
+        self.new_tokens += 1
         return gap
 
     def add_text(self, text: str) -> None:
         if text:
             self._pieces.append(text)
-            ring(self._bell[0])
+            self._ring()
 
     def finish(self, reason: FinishReason | None, error: SlimError | None) -> None:
         self._reason, self._error = reason, error
-        ring(self._bell[0])
+        self._ring()
         self.scope.cancel()
+
+    def _ring(self) -> None:
+        if not self._rings:
+            self._rings = True
+            self._bell[0].send_nowait(None)
 
     async def next_update(self) -> Update:
         await self._bell[1].receive()
+        self._rings = False
         pieces, self._pieces = self._pieces, []
         return Update(pieces, self._reason, self._error, self.usage)
 
@@ -105,7 +106,7 @@ class Job:
             queue_wait=None if started is None else started - self.submitted,
             prefill=None if started is None or first is None else first - started,
             first_token=None if first is None else first - self.submitted,
-            decode_rate=(self.made - 1) / decoding if decoding > 0 else None,
+            decode_rate=(self.new_tokens - 1) / decoding if decoding > 0 else None,
         )
 
 

@@ -1,21 +1,21 @@
 """What the scheduler knows of its replicas: who is loaded, who has room, who stalls, and what they report.
 
-Reports cross from the engine threads through one deque and one idempotent wake-up of the event loop per step. Knows
+Reports cross from the engine threads through one deque and at most one wake-up of the event loop per step. Knows
 nothing of requests and of the order in which they wait.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 from attrs import define, field, frozen
 
 from ..engines.base import Tokenizer
-from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Text
+from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started
 from ..policy import Load, choose_replica
 from ..types import EngineInfo, EngineJob, Progress
 
-JobEvent = Started | Progress | Text | Ended
+JobEvent = Started | Progress | Ended
 Deliver = Callable[[Report], None]
 Clock = Callable[[], float]
 MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
@@ -65,18 +65,20 @@ async def drive_in_thread(replica: Replica) -> None:
 class ReplicaSet:
     """All replicas.
 
-    `on_event` gets what concerns one job, `on_step` the number of jobs of each finished step; `on_change` is called
-    when something may have become possible.
+    `on_tokens` gets the new tokens of a step by job, `on_event` what else concerns one job, `on_step` the number of
+    jobs of each finished step; `on_change` is called when something may have become possible.
     """
 
     make: MakeReplicas
     stall_limit: float
+    on_tokens: Callable[[Mapping[str, str], float], None]
     on_event: Callable[[JobEvent, float], None]
     on_step: Callable[[int], None]
     on_change: Callable[[], None]
-    drive: Callable[[Replica], Awaitable[None]] = drive_in_thread
+    drive: Callable[[Replica], Awaitable[None]]
     books: list[ReplicaBook] = field(factory=list)
     _reports: deque[Report] = field(factory=deque)
+    _called: bool = False
 
     def start(self, nursery: trio.Nursery) -> None:
         """Make the replicas and let them load, each on its thread."""
@@ -85,7 +87,9 @@ class ReplicaSet:
 
         def deliver(report: Report) -> None:
             self._reports.append(report)
-            token.run_sync_soon(self._read_reports, idempotent=True)
+            if not self._called:  # one call reads all that has come by then
+                self._called = True
+                token.run_sync_soon(self._read_reports)
 
         self.books = [ReplicaBook(replica, clock()) for replica in self.make(deliver, clock)]
         for book in self.books:
@@ -96,6 +100,7 @@ class ReplicaSet:
             book.replica.stop()
 
     def _read_reports(self) -> None:
+        self._called = False  # before reading: a report that comes from now on calls again
         while self._reports:
             report = self._reports.popleft()
             book = self.books[report.replica]
@@ -103,6 +108,7 @@ class ReplicaSet:
             book.kv_used = report.kv_used
             if report.stepped is not None:
                 self.on_step(report.stepped)
+            self.on_tokens(report.tokens, report.at)
             for event in report.events:
                 self._read_event(book, event, report.at)
         self.on_change()

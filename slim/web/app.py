@@ -31,7 +31,8 @@ class App:
     operations: Operations
     _routes: dict[str, dict[str, Handler]] = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @_routes.default
+    def _table(self) -> dict[str, dict[str, Handler]]:
         ops = self.operations
         routes: dict[str, dict[str, Handler]] = {
             "/v1/completions": {"POST": self.completions.create},
@@ -44,7 +45,7 @@ class App:
         for methods in routes.values():
             if "GET" in methods:
                 methods["HEAD"] = methods["GET"]  # hypercorn leaves the body out
-        object.__setattr__(self, "_routes", routes)
+        return routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,10 +62,10 @@ class App:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
                 self.scheduler.stop()
-        except Exception as error:
+        except Exception:
             # An exception that left here would be swallowed, and the server would go on without a scheduler.
             log.exception("the scheduler failed")
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            await send({"type": "lifespan.startup.failed", "message": "the scheduler failed; see the log"})
             return
         await send({"type": "lifespan.shutdown.complete"})
 

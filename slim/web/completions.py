@@ -10,7 +10,6 @@ from attrs import frozen
 
 from ..scheduler import Scheduler, Ticket
 from ..types import FinishReason
-from ..wire import sse
 from ..wire.completions import (
     CompletionHead,
     CompletionStream,
@@ -48,7 +47,7 @@ class Completions:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, request, ticket)
                 if call.stream:
-                    await stream(ticket, reply, CompletionStream(head, call.include_usage), call.include_usage)
+                    await stream(ticket, reply, CompletionStream(head, call.include_usage))
                 else:
                     await answer(ticket, reply, head)
                 nursery.cancel_scope.cancel()
@@ -74,15 +73,14 @@ async def answer(ticket: Ticket, reply: Reply, head: CompletionHead) -> None:
             return
 
 
-async def stream(ticket: Ticket, reply: Reply, events: CompletionStream, include_usage: bool) -> None:
+async def stream(ticket: Ticket, reply: Reply, rendered: CompletionStream) -> None:
     """Send what is new, once per wake-up: one event per token, all that are ready in one write."""
     reason: FinishReason | None = None
     while reason is None:
         update = await ticket.receive()
-        data, reason = events.events(update.pieces), update.reason
+        data, reason = rendered.events(update.pieces), update.reason
         if reason is not None:
-            usage = events.usage(update.usage) if include_usage else b""
-            data = b"".join((data, events.finish(reason), usage, sse.DONE))
+            data += rendered.end(reason, update.usage)
         if data:
             await reply.events(data, last=reason is not None)
         if update.error is not None:

@@ -5,6 +5,7 @@ must not know what a request means: nothing of scheduler, wire or metrics.
 """
 
 import logging
+import math
 import os
 import socket
 import sys
@@ -25,9 +26,9 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
-logger = logging.getLogger("slim.edge")
+log = logging.getLogger("slim.edge")
 
-App = Callable[..., Awaitable[None]]
+AsgiApp = Callable[..., Awaitable[None]]
 Listener = socket.socket
 
 BACKLOG = 1024
@@ -61,6 +62,7 @@ class GuardedServer(TCPServer):
         self._transport = getattr(stream, "transport_stream", stream)
         # Only a bare socket: past a TLS stream, the write would put plaintext on the wire.
         self._bare_socket = isinstance(stream, trio.SocketStream) and os.name == "posix"
+        self.idle_task: IdleTask = IdleTask(self)  # type: ignore[assignment]
         self._reading_over = False
         self._sends = 0
 
@@ -74,24 +76,19 @@ class GuardedServer(TCPServer):
             await super().run()
         except* Exception as group:
             names = sorted({type(error).__name__ for error in _leaves(group)})
-            logger.warning("connection closed after %s", ", ".join(names))
+            log.warning("connection closed after %s", ", ".join(names))
         finally:
             self.live.discard(self)
 
     async def _run_app(self, app: Any, scope: Any, receive: Any, send: Any, *threads: Any) -> None:
-        """The app, but a websocket (one asked for in HTTP/2) is refused, and 100 Continue waits for the first read."""
+        """The app, but a websocket (one asked for in HTTP/2) is refused."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})  # hypercorn answers 403
             return
         protocol = self.protocol.protocol
-
-        async def receive_expected() -> Any:
-            if isinstance(protocol, GuardedHttp1):
-                await protocol.send_continue()
-            return await receive()
-
-        expects = any(name == b"expect" for name, _ in scope["headers"])
-        await app(scope, receive_expected if expects else receive, send, *threads)
+        if isinstance(protocol, GuardedHttp1):
+            receive, send = protocol.wrap(scope, receive, send)
+        await app(scope, receive, send, *threads)
 
     def close(self) -> None:
         """Close the socket now. Whoever waits for it wakes up, and the app is told `http.disconnect`."""
@@ -114,7 +111,7 @@ class GuardedServer(TCPServer):
     async def _read_data(self) -> None:
         await super()._read_data()
         self._reading_over = True
-        await self.idle_task.stop()
+        self.idle_task.end()
 
     async def _write(self, data: bytes) -> bool:
         """Write all of it, or return False: the peer is gone or did not read in time.
@@ -157,10 +154,68 @@ class GuardedServer(TCPServer):
             self._transport.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-class GuardedHttp1(H11Protocol):
-    """hypercorn's HTTP/1.1 that switches to no other protocol and joins a response's head with its first bytes."""
+class IdleTask:
+    """Closes a connection that waits too long for its next request.
 
-    _head = b""
+    hypercorn starts and ends a task for every idle spell; here one task waits, and only its deadline moves.
+    """
+
+    def __init__(self, connection: GuardedServer) -> None:
+        self._connection = connection
+        self._scope = trio.CancelScope()
+        self._idle = False
+        self._started = False
+
+    async def restart(self, task_group: Any, _: object) -> None:
+        """The connection is idle from now on."""
+        self._idle = True
+        self._scope.deadline = trio.current_time() + self._connection.config.keep_alive_timeout
+        if not self._started:
+            self._started = True
+            task_group.spawn(self._wait)
+
+    async def stop(self) -> None:
+        """The connection is busy; at a shutdown hypercorn closes it after its answer."""
+        self._idle = False
+        self._scope.deadline = math.inf
+
+    def end(self) -> None:
+        """Nobody will ask on this connection any more."""
+        self._idle = False
+        self._scope.cancel()
+
+    async def _wait(self) -> None:
+        with self._scope:
+            await self._connection.context.terminated.wait()
+        if self._idle:
+            with trio.CancelScope(shield=True):
+                await self._connection._initiate_server_close()
+
+
+class GuardedHttp1(H11Protocol):
+    """hypercorn's HTTP/1.1 that switches to no other protocol and writes less often.
+
+    A response's head is written with its first body bytes, and the last body bytes with the end.
+    """
+
+    _held = b""
+    """Bytes that wait for those that follow."""
+    _last = False
+    """The app sends its last body."""
+
+    def wrap(self, scope: Any, receive: Any, send: Any) -> tuple[Any, Any]:
+        """The app's `receive` and `send`, which tell us of its first read and of its last body."""
+
+        async def receive_expected() -> Any:
+            await self._send_continue()
+            return await receive()
+
+        async def send_noting_last(message: Any) -> None:
+            self._last = not message.get("more_body", True)
+            await send(message)
+
+        expects = any(name == b"expect" for name, _ in scope["headers"])
+        return receive_expected if expects else receive, send_noting_last
 
     async def _check_protocol(self, event: h11.Request) -> None:
         if GuardedServer.limits.http2_cleartext:
@@ -194,13 +249,13 @@ class GuardedHttp1(H11Protocol):
             if self.connection.their_state is not h11.ERROR:
                 raise
             return
-        if isinstance(event, h11.Response):
-            self._head = data
-        elif self._head or data:
-            data, self._head = self._head + data, b""
+        data, self._held = self._held + data, b""
+        if isinstance(event, h11.Response) or (self._last and isinstance(event, h11.Data)):
+            self._held = data
+        elif data:
             await self.send(RawData(data=data))
 
-    async def send_continue(self) -> None:
+    async def _send_continue(self) -> None:
         """The app wants the body: let a client that waits for leave send it (RFC 9110, section 10.1.1)."""
         if self.connection.they_are_waiting_for_100_continue:
             event = h11.InformationalResponse(status_code=100, headers=[])
@@ -234,7 +289,7 @@ def open_listener(host: str, port: int) -> Listener:
 
 
 async def serve(
-    app: App,
+    app: AsgiApp,
     listener: Listener,
     *,
     shutdown_trigger: Callable[[], Awaitable[None]],

@@ -14,14 +14,12 @@ import trio
 from attrs import define, field
 
 from ..errors import RequestCancelled
-from ..wire.errors import HttpError, error_event, error_reply
+from ..wire.errors import Headers, HttpError, error_event, error_reply
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Headers = tuple[tuple[bytes, bytes], ...]
-
 CLOSE: Headers = ((b"connection", b"close"),)
 JSON_TYPE = b"application/json"
 
@@ -74,7 +72,7 @@ class Request:
             raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
         parts: list[bytes] = []
         size = 0
-        with trio.move_on_after(seconds) as scope:
+        with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
             while self.unread or not parts:
                 part = await self._part()
                 parts.append(part)
@@ -119,16 +117,18 @@ class Reply:
 
     async def whole(self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: Headers = ()) -> None:
         """Send a complete reply. Of a body that is still coming in, the rest is read and dropped meanwhile."""
-        length = (b"content-length", b"%d" % len(body))
+        headers = ((b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers)
         if not self._request.incoming:
-            await self._head(status, ((b"content-type", content_type), length, *headers))
-            await self._body(body, last=True)
+            await self._whole(status, headers, body)
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._request.wait_for_disconnect)
-            await self._head(status, ((b"content-type", content_type), length, *headers))
-            await self._body(body, last=True)
+            await self._whole(status, headers, body)
             nursery.cancel_scope.cancel()
+
+    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
+        await self._head(status, headers)
+        await self._body(body, last=True)
 
     async def events(self, data: bytes, *, last: bool) -> None:
         """Send a part of an event stream; the head goes out with the first."""

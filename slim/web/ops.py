@@ -12,7 +12,7 @@ from ..metrics import CONTENT_TYPE, Metrics
 from ..scheduler import Scheduler
 from ..wire.errors import HttpError
 from ..wire.models import model_list, model_object
-from ..wire.readiness import readiness_body
+from ..wire.readiness import status_body
 from .http import Reply, Request
 
 
@@ -26,12 +26,12 @@ class Operations:
     _created: int = field(factory=lambda: int(time.time()))
 
     async def health(self, request: Request, reply: Reply) -> None:
-        await reply.whole(200, b'{"status":"ok"}')
+        await reply.whole(200, status_body("ok", None))
 
     async def ready(self, request: Request, reply: Reply) -> None:
         readiness = self.scheduler.readiness()
         status = 200 if readiness.status == "ready" else 503
-        await reply.whole(status, readiness_body(readiness.status, readiness.error))
+        await reply.whole(status, status_body(readiness.status, readiness.error))
 
     async def prometheus(self, request: Request, reply: Reply) -> None:
         await reply.whole(200, self.metrics.exposition(), CONTENT_TYPE.encode("ascii"))

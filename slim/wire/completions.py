@@ -149,7 +149,7 @@ def completion_body(head: CompletionHead, text: str, reason: FinishReason, usage
 
 @define(eq=False)
 class CompletionStream:
-    """Renders the events of one streamed answer: text, one finish, one usage if asked for, then `sse.DONE`.
+    """Renders the events of one streamed answer.
 
     Only the text is escaped for each event; what is around it is rendered once.
     """
@@ -163,10 +163,6 @@ class CompletionStream:
         # After the text there are only nulls and numbers, so its empty string is the last one.
         self._before, _, self._after = self._event("", None).decode("ascii").rpartition('""')
 
-    def text(self, piece: str) -> bytes:
-        """One event with a piece of text."""
-        return (self._before + encode_basestring_ascii(piece) + self._after).encode("ascii")
-
     def events(self, pieces: Sequence[str]) -> bytes:
         """One event for each piece, joined for one write."""
         if not pieces:
@@ -174,13 +170,10 @@ class CompletionStream:
         texts = map(encode_basestring_ascii, pieces)
         return (self._before + (self._after + self._before).join(texts) + self._after).encode("ascii")
 
-    def finish(self, reason: FinishReason) -> bytes:
-        """The event that says why the text ended. It carries no text."""
-        return self._event("", reason)
-
-    def usage(self, usage: Usage) -> bytes:
-        """The last event before `sse.DONE`, only for a request that asked for it. It has no choices."""
-        return sse.event(compact({**_object(self._head, []), "usage": _usage(usage)}))
+    def end(self, reason: FinishReason, usage: Usage) -> bytes:
+        """An event that says why the text ended and has none, one with the usage if it was asked for, and `DONE`."""
+        asked = {**_object(self._head, []), "usage": _usage(usage)}
+        return self._event("", reason) + (sse.event(compact(asked)) if self._include_usage else b"") + sse.DONE
 
     def _event(self, text: str, reason: FinishReason | None) -> bytes:
         chunk = _object(self._head, [_choice(text, reason)])

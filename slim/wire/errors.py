@@ -106,9 +106,5 @@ def _body(error: BaseException, row: Row) -> str:
 
 
 def _retry_headers(seconds: float) -> Headers:
-    """Whole seconds for everyone (RFC 9110, section 10.2.3), milliseconds for OpenAI's clients.
-
-    Above 60 seconds some of those clients ignore the hint and hammer.
-    """
-    seconds = min(max(seconds, 0.001), 60.0)
+    """Whole seconds for everyone (RFC 9110, section 10.2.3), milliseconds for OpenAI's clients."""
     return (b"retry-after", b"%d" % ceil(seconds)), (b"retry-after-ms", b"%d" % round(seconds * 1000))

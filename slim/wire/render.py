@@ -8,4 +8,7 @@ def compact(value: object) -> str:
 
     Raises ValueError for NaN and infinities, which JSON doesn't have (RFC 8259, section 6).
     """
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # json.dumps would make one at every call

@@ -6,9 +6,6 @@ Only `data:` lines and comments are sent: openai-python breaks on `id:` and `ret
 DONE = b"data: [DONE]\n\n"
 """Ends a stream that went well. It is never sent after an error."""
 
-KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment that clients skip. It keeps proxies from closing a silent stream."""
-
 
 def event(data: str) -> bytes:
     """One event. `data` is ASCII without line breaks, as `render.compact` makes it."""

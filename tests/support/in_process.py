@@ -18,18 +18,16 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from trio.testing import memory_stream_pair
 
+from slim.compose import build_app, scheduler_limits
 from slim.config import Settings
 from slim.engines.base import Tokenizer
 from slim.engines.fake import FakeEngine
 from slim.engines.replica import Command, Replica, Report
 from slim.metrics import Metrics
-from slim.scheduler import Scheduler, SchedulerLimits
+from slim.scheduler import Scheduler
 from slim.types import Segment
 from slim.web.app import App
-from slim.web.completions import BodyLimits, Completions
 from slim.web.edge import EdgeLimits, GuardedServer, install
-from slim.web.ops import Operations
-from slim.wire.completions import RequestLimits
 
 install(EdgeLimits())
 SETTINGS = Settings(max_batch=4, max_queue_size=4, request_timeout_s=60.0, stall_s=30.0, log_level="WARNING")
@@ -114,16 +112,9 @@ async def world(
         return replicas
 
     metrics = Metrics()
-    limits = SchedulerLimits(settings.max_batch, settings.max_queue_size, settings.request_timeout_s, settings.stall_s)
+    limits = scheduler_limits(evolve(settings, replicas=len(engines)))
     scheduler = Scheduler(make, limits, metrics, drive_inline, tokenize_inline)
-    metrics.watch(scheduler.statistics)
-    completions = Completions(
-        scheduler,
-        "fake",
-        BodyLimits(settings.max_body_bytes, settings.body_timeout_s),
-        RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars),
-    )
-    app = App(scheduler, completions, Operations(scheduler, metrics, "fake"))
+    app = build_app(settings, "fake", scheduler, metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
         await trio.testing.wait_all_tasks_blocked()

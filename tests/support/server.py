@@ -17,11 +17,16 @@ WAIT = 60.0
 """Seconds until a process that should have answered counts as hung."""
 
 
+def clean_environment() -> dict[str, str]:
+    """This process's environment without its settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLM_")}
+
+
 class Server:
     """`slim-serve serve` with these settings, on a free port. Ended at the end of the `with` block."""
 
     def __init__(self, folder: Path, command: Sequence[str] | None = None, **settings: object) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLM_")}
+        environment = clean_environment()
         environment |= {f"SLM_{name.upper()}": str(value) for name, value in settings.items()}
         environment.setdefault("SLM_PORT", "0")
         command = command or [sys.executable, "-m", "slim", "serve"]

@@ -4,6 +4,7 @@ Knows no text, stop string, queue or clock. Jobs sit in KV sequences by slot num
 job whose prompt is complete and, in the same batch, prompt chunks up to a budget.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from .batch import Batch
 from .native import AbortFlag, Context, ContextShape, LlamaError, Model, library
 from .sampling import Chain, is_greedy
 from .vocab import Vocabulary
+
+log = logging.getLogger("slim.llama")
 
 
 @frozen(eq=False)
@@ -58,9 +61,12 @@ class LlamaEngine:
         """Raises LlamaError with one line when the file or the memory is wrong."""
         self._model = Model(self.model_path, gpu_layers=self.gpu_layers, mlock=self.mlock)
         self._vocab = Vocabulary(library(), self._model.handle)
+        trained = self._model.trained_context
+        if trained < self.context:
+            log.warning("the model was trained for %d tokens; a request gets no more than that", trained)
         self._shape = ContextShape(
             sequences=self.slots,
-            tokens=min(self.context, self._model.trained_context),
+            tokens=min(self.context, trained),
             batch=self.slots + self.prefill_chunk,
             threads=self.threads,
             kv_type=self.kv_type,
@@ -149,7 +155,7 @@ class LlamaEngine:
         """Note that the row is computed, and choose the job's next token where it asked for one."""
         slot, job, events = row.slot, row.slot.job, list[EngineEvent]()
         prompt_row = slot.prefilling
-        slot.held += len(row.tokens)
+        self._table.hold(slot, len(row.tokens))
         if prompt_row:
             events.append(Progress(job.id, slot.held, len(job.tokens)))
         if not row.output:

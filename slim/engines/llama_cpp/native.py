@@ -10,6 +10,7 @@ import os
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ KV_TYPES = {"f16": 1, "q8_0": 8}
 """GGML_TYPE numbers of the cache types that flash attention takes."""
 
 _errors: list[str] = []
-"""Error lines of llama.cpp since the last load began. Shared by the replicas of one process: they load one file."""
+"""The first error line of llama.cpp since the last load began. Shared by the replicas: they load one file."""
+_starting = Lock()
 _callbacks: list[Any] = []
 """What llama.cpp may call must never be collected."""
 
@@ -36,9 +38,14 @@ class LlamaError(Exception):
     """llama.cpp could not do what was asked. The text is one line."""
 
 
-@cache
 def library() -> Any:
-    """The low-level bindings, imported and started once."""
+    """The low-level bindings, imported and started once, by whichever replica comes first."""
+    with _starting:
+        return _start()
+
+
+@cache
+def _start() -> Any:
     # Read when the libraries load. A short spin of idle OpenMP threads is faster when other programs want the CPUs.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -52,7 +59,8 @@ def library() -> Any:
 def _on_log(level: int, text: bytes, _: object) -> None:
     if level == LOG_ERROR:
         line = text.decode("utf-8", "replace").strip()
-        _errors.append(line)
+        if not _errors:
+            _errors.append(line)
         log.debug("%s", line)
 
 
