@@ -506,6 +506,27 @@ async def test_a_client_that_half_closes_gets_its_answer_and_the_app_is_told(nur
             assert await read_body(client) == b"for the patient"
 
 
+@pytest.mark.parametrize("leave", [lambda stream: stream.socket.close(), reset], ids=["close", "reset"])
+@pytest.mark.parametrize("more", [b"\r\n", get("/next")], ids=["stray line", "next request"])
+async def test_a_client_that_sent_more_than_its_request_and_leaves_is_noticed(nursery, more, leave):
+    started, gone = trio.Event(), trio.Event()
+
+    async def handle(scope, receive, send):
+        assert scope["path"] == "/"
+        await receive()
+        started.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    stream = await connect(await start_server(nursery, app_of(handle)))
+    await stream.send_all(get("/") + more)
+    with trio.fail_after(PATIENCE):
+        await started.wait()
+        leave(stream)
+        await gone.wait()
+
+
 async def test_a_connection_above_the_cap_is_closed_and_a_place_is_free_again_after_one_ends(nursery):
     port = await start_server(nursery, OK_APP, max_connections=2)
     with trio.fail_after(PATIENCE):

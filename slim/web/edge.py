@@ -90,6 +90,15 @@ class GuardedServer(TCPServer):
             receive, send = protocol.wrap(scope, receive, send)
         await app(scope, receive, send, *threads)
 
+    async def hangs_up(self) -> bool:
+        """Wait until something comes, and say whether it is the peer's end. It can't be seen behind unread data."""
+        if not self._bare_socket:
+            return False
+        try:
+            return not await self._transport.socket.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Close the socket now. Whoever waits for it wakes up, and the app is told `http.disconnect`."""
         self._transport.socket.close()
@@ -217,6 +226,10 @@ class GuardedHttp1(H11Protocol):
         expects = any(name == b"expect" for name, _ in scope["headers"])
         return receive_expected if expects else receive, send_noting_last
 
+    async def initiate(self) -> None:
+        connection: GuardedServer = self.send.__self__  # type: ignore[attr-defined]  # a method of the connection
+        self.can_read = PausedRead(connection)  # type: ignore[assignment]
+
     async def _check_protocol(self, event: h11.Request) -> None:
         if GuardedServer.limits.http2_cleartext:
             await super()._check_protocol(event)
@@ -260,6 +273,33 @@ class GuardedHttp1(H11Protocol):
         if self.connection.they_are_waiting_for_100_continue:
             event = h11.InformationalResponse(status_code=100, headers=[])
             await self.send(RawData(data=self.connection.send(event)))
+
+
+class PausedRead:
+    """What h11 waits on when a client has sent more than its request, before the answer is complete.
+
+    hypercorn reads nothing meanwhile and would not notice that the client leaves. Here somebody watches for that.
+    """
+
+    def __init__(self, connection: GuardedServer) -> None:
+        self._connection = connection
+        self._event = trio.Event()
+
+    async def clear(self) -> None:
+        self._event = trio.Event()
+
+    async def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            await self._event.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        if await self._connection.hangs_up():
+            await self._connection.protocol.handle(Closed())
 
 
 def install(limits: EdgeLimits) -> None:
