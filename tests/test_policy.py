@@ -5,8 +5,9 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from slim.policy import MOVES, JobState, Load, Policy, choose_replica
+from slim.policy import MOVES, JobState, Load, Place, Policy, choose_replica
 
 
 def test_all_places_taken_is_full_until_one_is_given_back() -> None:
@@ -100,6 +101,51 @@ def test_the_retry_hint_is_always_one_that_clients_honour(
     for _ in range(waiting):
         policy.reserve("waiting", 0.0)
     assert 0 < policy.retry_after((ends[-1] if ends else 0.0) + later, jitter) <= 60
+
+
+class PolicyMachine(RuleBasedStateMachine):
+    """Any history of arrivals, moves and ends, against a list of names in order of arrival."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = Policy(bound=5)
+        self.places: list[Place] = []
+        self.now = 0.0
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def arrive(self) -> None:
+        assert self.policy.full == (len(self.places) == 5)
+        if not self.policy.full:
+            self.places.append(self.policy.reserve(f"job {self.now}", self.now))
+
+    @precondition(lambda self: self.places)
+    @rule(data=st.data())
+    def move_on(self, data: st.DataObject) -> None:
+        place = data.draw(st.sampled_from(self.places))
+        later = [state for state in MOVES[place.state] if state is not JobState.ENDED]
+        if later:
+            self.policy.move(place, later[0])
+
+    @precondition(lambda self: self.places)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        place = data.draw(st.sampled_from(self.places))
+        self.policy.end(place, self.now)
+        self.places.remove(place)
+
+    @invariant()
+    def books_agree(self) -> None:
+        assert self.policy.waiting() == [place for place in self.places if place.state is JobState.QUEUED]
+        for state in JobState:
+            assert self.policy.count(state) == sum(place.state is state for place in self.places)
+        assert 0 < self.policy.retry_after(self.now, 0.5) <= 60
+
+
+TestPolicyMachine = PolicyMachine.TestCase
 
 
 def test_the_next_job_goes_to_the_least_loaded_replica() -> None:

@@ -1,4 +1,4 @@
-"""The whole path on SmolLM2: a real process, real sockets, the real model. What the fake engine can't show."""
+"""The whole path on SmolLM2: a real process, real sockets, the real model, and no way to the network."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.server import Server, raw_request
+from support.server import WITHOUT_NETWORK, Server, raw_request
 from support.sse import read_chunks
 
 pytest.importorskip("llama_cpp")
@@ -18,8 +18,10 @@ pytest.importorskip("llama_cpp")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server"), n_ctx=1024, max_queue_size=64) as server:
+    with Server(tmp_path_factory.mktemp("server"), WITHOUT_NETWORK, n_ctx=1024, max_queue_size=64) as server:
         yield server.wait_ready()
+        server.terminate()
+        assert server.exit_code() == 0
 
 
 def ask(server: Server, prompt: str, **body: object) -> dict[str, object]:

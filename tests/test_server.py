@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openai import APIStatusError, OpenAI
 
-from support.server import Server, clean_environment, raw_request
+from support.server import WITHOUT_NETWORK, Server, clean_environment, raw_request
 from support.sse import read_events
 
 ENDLESS = json.dumps({"prompt": "a", "max_tokens": 1024, "stream": True}).encode()
@@ -129,6 +129,32 @@ def test_a_closed_socket_ends_the_generation(tmp_path: Path, stream: bool, how: 
         server.wait_metric("slm_kv_cache_usage_ratio", 0)
 
 
+def test_a_closed_socket_ends_a_prefill(tmp_path: Path) -> None:
+    with Server(tmp_path, engine="fake", fake_ttft_s=0.02, prefill_chunk=1) as server:
+        body = json.dumps({"prompt": "word " * 1000}).encode()
+        with raw_request(server.wait_ready().port, body):
+            server.wait_metric("slm_inflight_requests", 1)
+        server.wait_metric('slm_requests_total{outcome="cancelled"}', 1)
+        server.wait_metric("slm_inflight_requests", 0)
+        server.wait_metric("slm_kv_cache_usage_ratio", 0)
+        assert server.metric("slm_generated_tokens_total") == 0
+
+
+def test_a_closed_socket_takes_a_queued_request_out_of_the_queue(tmp_path: Path) -> None:
+    with Server(tmp_path, engine="fake", fake_token_latency_s=0.02, max_batch=1, max_queue_size=2) as server:
+        port = server.wait_ready().port
+        with raw_request(port, ENDLESS) as running:
+            running.recv(1)
+            with raw_request(port, ENDLESS), raw_request(port, ENDLESS):
+                server.wait_metric("slm_queue_depth", 2)
+                full = httpx.post(server.url + "/v1/completions", json={"prompt": "a"})
+                assert full.status_code == 503
+            server.wait_metric("slm_queue_depth", 0)
+            server.wait_metric('slm_requests_total{outcome="cancelled"}', 2)
+            assert server.metric("slm_inflight_requests") == 1
+            assert server.metric("slm_queue_wait_seconds_count") == 0
+
+
 def test_many_aborted_and_complete_requests_leave_nothing_behind(tmp_path: Path) -> None:
     with Server(tmp_path, engine="fake", fake_token_latency_s=0.001) as server:
         port = server.wait_ready().port
@@ -227,16 +253,7 @@ def test_a_wrong_setting_under_hypercorns_launcher_is_one_readable_line(tmp_path
 
 
 def test_nothing_connects_outward(tmp_path: Path) -> None:
-    """Serving asks nothing of the network: an outbound connect would end the process."""
-    code = (
-        "import sys, os\n"
-        "def hook(event, args):\n"
-        "    if event == 'socket.connect' or (event == 'socket.getaddrinfo' and args[0] != '127.0.0.1'):\n"
-        "        os._exit(77)\n"
-        "sys.addaudithook(hook)\n"
-        "from slim.cli import main; sys.exit(main(['serve']))\n"
-    )
-    with Server(tmp_path, [sys.executable, "-c", code], engine="fake") as server:
+    with Server(tmp_path, WITHOUT_NETWORK, engine="fake") as server:
         url = server.wait_ready().url
         assert httpx.post(url + "/v1/completions", json={"prompt": "a"}).status_code == 200
         server.terminate()

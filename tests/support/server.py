@@ -17,6 +17,19 @@ WAIT = 60.0
 """Seconds until a process that should have answered counts as hung."""
 
 
+WITHOUT_NETWORK = (
+    sys.executable,
+    "-c",
+    "import sys, os\n"
+    "def hook(event, args):\n"
+    "    if event == 'socket.connect' or (event == 'socket.getaddrinfo' and args[0] != '127.0.0.1'):\n"
+    "        os._exit(77)\n"
+    "sys.addaudithook(hook)\n"
+    "from slim.cli import main; sys.exit(main(['serve']))\n",
+)
+"""`slim-serve serve` in a process that an outbound connect, or a name looked up, would end."""
+
+
 def clean_environment() -> dict[str, str]:
     """This process's environment without its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLM_")}
