@@ -23,7 +23,7 @@ SETTLE_S = 12.0
 """trio keeps an idle thread for 10 s."""
 IDLE_S = 10.0
 GROWTH_KIB = 1024
-IDLE_SHARE = 0.01
+IDLE_SHARE = 0.005
 WAVE = 20
 """Requests at once: more than the 8 slots, fewer than the places, so that some are queued and none is refused."""
 GAUGES = ("slm_queue_depth", "slm_inflight_requests", "slm_kv_cache_usage_ratio", "slm_replicas")

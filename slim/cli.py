@@ -90,7 +90,7 @@ async def drain_at_signal(app: App, drain_s: float, stop: trio.Event, task_statu
         log.info("draining: running requests have %g s; a second signal ends at once", drain_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_at_second_signal, signals)
-            await app.scheduler.drain(drain_s)
+            await app.drain(drain_s)
             nursery.start_soon(end_after, LAST_RESORT_S)
             stop.set()
             await trio.sleep(FLUSH_S)

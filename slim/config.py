@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import field, fields, frozen
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 
 from .errors import ConfigError
 
@@ -214,11 +214,18 @@ def load_settings(
 
 
 def _read_dotenv(path: Path) -> Mapping[str, str | None]:
+    if not path.is_file():  # opening a named pipe would wait for ever
+        return {}
     try:
-        # Without interpolation `$` is a letter like any other.
-        return dotenv_values(path, interpolate=False)
+        with path.open(encoding="utf-8-sig") as file:
+            bindings = list(parse_stream(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from error
+    for binding in bindings:
+        if binding.error:
+            raise ConfigError(f"{path}, line {binding.original.line}: this is not NAME=value")
+    # Not interpolated: `$` is a letter like any other.
+    return {binding.key: binding.value for binding in bindings if binding.key is not None}
 
 
 def _quote(text: str) -> str:

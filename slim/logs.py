@@ -6,26 +6,68 @@ control codes to a terminal.
 
 import json
 import logging
+import select
+import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
+from typing import TextIO
 
 
 def configure(level: str, as_json: bool) -> None:
     """Send every log line to standard error, in place of what was set up before.
 
     `level` counts for slim. Other libraries are heard from WARNING up: at DEBUG an HTTP/2 library logs each header,
-    keys included. A line that can't be written (a broken pipe) is lost, and nothing else is said about it.
+    keys included. A line that can't be written to a broken pipe is lost, and nothing else is said about it.
     """
     logging.raiseExceptions = False
     # No line shows its caller, thread or process; finding them costs a third of a line (logging HOWTO, Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler()
+    handler = PatientHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(
         level=max(logging.WARNING, logging.getLevelNamesMapping()[level]), handlers=[handler], force=True
     )
     logging.getLogger("slim").setLevel(level)
+
+
+class PatientHandler(logging.StreamHandler[TextIO]):
+    """Writes to standard error and never waits for its reader, which would stop the whole server.
+
+    A line that would have to wait is dropped; the next one that gets through says how many were.
+    """
+
+    PIECE = 4096
+    """Bytes that a pipe takes at once when it takes any (PIPE_BUF)."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._lost = 0
+        self._poll: select.poll | None = None
+        with suppress(AttributeError, OSError, ValueError):  # not on Windows; a stream without a descriptor
+            poll = select.poll()
+            poll.register(self.stream.fileno(), select.POLLOUT)
+            self._poll = poll
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, or count it as lost."""
+        try:
+            line = self.format(record)
+            if self._lost:
+                line = f"{self._lost} log lines were lost: standard error took no more\n{line}"
+            self._lost = 0 if self._write(line + self.terminator) else self._lost + 1
+        except Exception:
+            self.handleError(record)  # a broken pipe; says nothing, see `configure`
+
+    def _write(self, text: str) -> bool:
+        """False when standard error did not take all of it."""
+        for start in range(0, len(text), self.PIECE):
+            if self._poll is not None and not self._poll.poll(0):
+                return False
+            self.stream.write(text[start : start + self.PIECE])
+            self.flush()
+        return True
 
 
 class TextFormatter(logging.Formatter):

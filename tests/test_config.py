@@ -1,6 +1,7 @@
 """Settings: where a value comes from, what is refused and how the refusal reads."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_the_shown_default_is_read_back_as_the_default(load, setting):
 )
 def test_sensible_spellings_are_taken(load, name, text, value):
     assert getattr(load({"SLM_" + name.upper(): text}), name) == value
+
+
+def test_a_line_of_dotenv_that_says_nothing_is_named(load, dotenv):
+    dotenv.write_text("SLM_PORT=1\nwhat is this?\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        load()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_named_pipe_as_dotenv_is_not_waited_for(load, dotenv):
+    os.mkfifo(dotenv)
+    assert load() == Settings()
 
 
 @pytest.mark.parametrize("text", ["false", "0", "no", "off", "False", "NO"])

@@ -507,7 +507,11 @@ async def test_a_client_that_half_closes_gets_its_answer_and_the_app_is_told(nur
 
 
 @pytest.mark.parametrize("leave", [lambda stream: stream.socket.close(), reset], ids=["close", "reset"])
-@pytest.mark.parametrize("more", [b"\r\n", get("/next")], ids=["stray line", "next request"])
+@pytest.mark.parametrize(
+    "more",
+    [[b"\r\n"], [get("/next")], [get("/next"), get("/third"), b"\r\n"]],
+    ids=["line", "request", "more and more"],
+)
 async def test_a_client_that_sent_more_than_its_request_and_leaves_is_noticed(nursery, more, leave):
     started, gone = trio.Event(), trio.Event()
 
@@ -520,11 +524,35 @@ async def test_a_client_that_sent_more_than_its_request_and_leaves_is_noticed(nu
         gone.set()
 
     stream = await connect(await start_server(nursery, app_of(handle)))
-    await stream.send_all(get("/") + more)
+    await stream.send_all(get("/") + more[0])
     with trio.fail_after(PATIENCE):
         await started.wait()
+        for further in more[1:]:
+            await stream.send_all(further)
         leave(stream)
         await gone.wait()
+
+
+async def test_requests_that_came_early_are_answered_in_their_turn(nursery):
+    gate = trio.Event()
+
+    async def handle(scope, receive, send):
+        if scope["path"] == "/a":
+            await gate.wait()
+        await send(START | {"headers": [(b"content-length", b"2")]})
+        await send(body(scope["path"].encode()))
+
+    with trio.fail_after(PATIENCE):
+        stream = await connect(await start_server(nursery, app_of(handle)))
+        for name in "abc":
+            await stream.send_all(get(f"/{name}"))
+            await wait_all_tasks_blocked()
+        gate.set()
+        answers = b""
+        while not answers.endswith(b"/c"):
+            answers += await stream.receive_some()
+        await stream.aclose()
+    assert [part[:2] for part in answers.split(b"\r\n\r\n")[1:]] == [b"/a", b"/b", b"/c"]
 
 
 async def test_a_connection_above_the_cap_is_closed_and_a_place_is_free_again_after_one_ends(nursery):
@@ -539,6 +567,18 @@ async def test_a_connection_above_the_cap_is_closed_and_a_place_is_free_again_af
         while not await ask(port, CLOSING):
             pass
         await second.aclose()
+
+
+def test_the_cap_fits_into_the_limit_of_open_files(tmp_path):
+    program = (
+        "import resource; from slim.web import edge; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300));"
+        "edge.install(edge.EdgeLimits(max_connections=150)); low = edge.GuardedServer.limits.max_connections;"
+        "edge.install(edge.EdgeLimits(max_connections=1000)); high = edge.GuardedServer.limits.max_connections;"
+        "print(low, high, resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["150", "236", "300"]
+    assert "only 236 connections" in done.stderr
 
 
 async def test_clients_that_come_and_go_hold_no_place(nursery):

@@ -422,6 +422,16 @@ async def test_a_body_above_the_limit_is_413_without_being_awaited(autojump_cloc
         assert (await complete(client)).status_code == 200
 
 
+async def test_a_body_that_is_still_coming_in_when_the_drain_begins_is_refused(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        stream = w.connect()
+        await stream.send_all(HEAD + b'Content-Length: 20\r\n\r\n{"prompt":')
+        await wait_all_tasks_blocked()
+        await w.app.drain(10.0)
+        status, _, body = await read_reply(stream)
+        assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
+
+
 async def test_a_client_that_waits_for_leave_to_send_gets_it_only_for_a_body_that_is_wanted(
     autojump_clock: MockClock,
 ) -> None:

@@ -225,6 +225,14 @@ async def test_a_deadline_in_the_queue_means_that_the_job_never_runs(autojump_cl
         assert w.metric("slm_queue_wait_seconds_count") == 1
 
 
+async def test_a_deadline_is_kept_while_the_prompt_is_tokenized(autojump_clock: MockClock) -> None:
+    async with world([engine(1)], request_timeout_s=5.0) as w:
+        w.tokenizing.seconds = 60.0
+        assert isinstance((await run(w, ask()))[1], DeadlineExceeded)
+        assert trio.current_time() == pytest.approx(5.0)
+        assert w.scheduler.statistics().queued == 0
+
+
 async def test_a_reader_that_does_not_read_holds_no_slot(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1) as w:
         with w.scheduler.submit(ask(20), "r") as ticket:

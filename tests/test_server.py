@@ -1,6 +1,7 @@
 """The process as a user runs it: real sockets, signals, exit codes. The fake engine; the model has its own tests."""
 
 import json
+import select
 import signal
 import socket
 import subprocess
@@ -222,6 +223,30 @@ def test_a_reader_that_stops_reading_loses_its_slot_and_cannot_hold_the_exit(tmp
             before = time.monotonic()
             assert server.exit_code() == 0
             assert time.monotonic() - before < 30  # it would be an hour; bench/ measures the real time
+
+
+@pytest.mark.skipif(not hasattr(select, "poll"), reason="the system can't tell whether a pipe is full")
+def test_a_reader_of_the_log_that_stops_does_not_stop_the_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "slim", "serve", "--engine", "fake", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        while b"listening" not in process.stderr.readline():
+            pass
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for _ in range(1000):  # a pipe holds 64 KiB, some 400 lines
+                assert client.get("/healthz").status_code == 200
+            log = b""
+            while b"log lines were lost" not in log:
+                assert client.get("/healthz").status_code == 200
+                log += process.stderr.read1(1 << 16)
+            process.terminate()
+            assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_hypercorns_own_launcher_serves_the_same_guarded_app(tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ that still has it is told. Knows nothing of HTTP and JSON.
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 import trio
 from attrs import frozen
 
-from ..engines.base import Tokenizer
 from ..engines.replica import Ended, Replica, Started
 from ..errors import (
     ContextLengthExceeded,
@@ -33,23 +32,15 @@ from ..errors import (
 )
 from ..metrics import Metrics
 from ..policy import JobState, Policy
-from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, Progress, Segment, Statistics
+from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, Progress, Statistics
 from .job import Job, Ticket
 from .replicas import JobEvent, MakeReplicas, Readiness, ReplicaSet, drive_in_thread
+from .tokenizing import Tokenizing
 
 log = logging.getLogger("slim.generation")
 
-TOKENIZER_THREADS = 2
-"""Tokenizing is short and may not take the cores from the engine."""
-
 RETRY_LOADING, RETRY_DRAINING, RETRY_STALLED = 2.0, 1.0, 5.0
 """Seconds. A small model loads in a few; behind a balancer another instance takes a drained client at once."""
-
-
-SHORT_PROMPT = 128
-"""Characters. So short a prompt is tokenized in 90 to 160 microseconds, and the way to a thread and back takes 190."""
-
-Tokenize = Callable[[Tokenizer, Sequence[Segment]], Awaitable[tuple[int, ...]]]
 
 
 @frozen
@@ -71,9 +62,9 @@ class Scheduler:
         limits: SchedulerLimits,
         metrics: Metrics,
         drive: Callable[[Replica], Awaitable[None]] = drive_in_thread,
-        tokenize: Tokenize | None = None,
+        tokenizing: Tokenizing | None = None,
     ) -> None:
-        """`drive` and `tokenize` are the two ways to a thread; a test in virtual time has none."""
+        """`drive` and `tokenizing` are the two ways to a thread; a test in virtual time has none."""
         self._limits = limits
         self._metrics = metrics
         self._replicas = ReplicaSet(
@@ -83,7 +74,7 @@ class Scheduler:
         self._jobs: dict[str, Job] = {}
         self._leaving: dict[str, float] = {}  # cancelled, but a replica still has it; since when
         self._wakeup = trio.open_memory_channel[None](1)
-        self._tokenize = tokenize or tokenize_in_thread()
+        self._tokenizing = tokenizing or Tokenizing()
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._emptied = trio.Event()
@@ -101,18 +92,23 @@ class Scheduler:
             finally:
                 self._nursery = None
                 self._shut_down(self._jobs.values())
+                await self._tokenizing.finish()
                 self._replicas.stop()
 
     def stop(self) -> None:
         """End what still runs, and let `run` return."""
-        self._draining = True
+        self.refuse()
         self._shut_down(self._jobs.values())
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
+    def refuse(self) -> None:
+        """Admit nothing more."""
+        self._draining = True
+
     async def drain(self, budget: float) -> None:
         """Refuse new work, end what waits, give what runs `budget` seconds, then end that too."""
-        self._draining = True
+        self.refuse()
         self._shut_down(job for job in self._jobs.values() if job.place.state is not JobState.RUNNING)
         self._emptied = trio.Event()
         with trio.move_on_after(budget):
@@ -198,7 +194,7 @@ class Scheduler:
         info, tokenizer = self._replicas.model
         request = job.request
         try:
-            tokens = await self._tokenize(tokenizer, request.prompt)
+            tokens = await self._tokenizing.encode(tokenizer, request.prompt)
         except Exception as error:
             log.exception("the prompt could not be tokenized", extra={"fields": {"request_id": job.request_id}})
             self._end(job, Outcome.ENGINE_ERROR, error=EngineFailed(str(error)))
@@ -300,18 +296,6 @@ class Scheduler:
         if not self._jobs:
             self._emptied.set()
         self._wake()
-
-
-def tokenize_in_thread() -> Tokenize:
-    """Tokenize off the event loop. Not abandoned on cancel: the vocabulary may not be freed while it is in use."""
-    limiter = trio.CapacityLimiter(TOKENIZER_THREADS)
-
-    async def tokenize(tokenizer: Tokenizer, prompt: Sequence[Segment]) -> tuple[int, ...]:
-        if sum(len(segment.text) for segment in prompt) <= SHORT_PROMPT:
-            return tokenizer.encode(prompt)
-        return await trio.to_thread.run_sync(tokenizer.encode, prompt, limiter=limiter)
-
-    return tokenize
 
 
 def refusal(readiness: Readiness) -> Unavailable:

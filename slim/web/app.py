@@ -47,6 +47,12 @@ class App:
                 methods["HEAD"] = methods["GET"]  # hypercorn leaves the body out
         return routes
 
+    async def drain(self, seconds: float) -> None:
+        """Refuse new work and end what waits, at once; give what runs so many seconds."""
+        self.scheduler.refuse()
+        self.completions.stop_reading()
+        await self.scheduler.drain(seconds)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)

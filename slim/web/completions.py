@@ -6,7 +6,7 @@ Knows nothing of the queue and the engines behind the ticket.
 import time
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from ..scheduler import Scheduler, Ticket
 from ..types import FinishReason
@@ -17,6 +17,7 @@ from ..wire.completions import (
     completion_body,
     parse_completion,
 )
+from ..wire.errors import HttpError
 from .http import Reply, Request
 
 
@@ -36,11 +37,12 @@ class Completions:
     model_name: str
     body_limits: BodyLimits
     request_limits: RequestLimits
+    _reading: set[trio.CancelScope] = field(factory=set)
 
     async def create(self, request: Request, reply: Reply) -> None:
         """Answer one request. Raises SlimError while nothing has been sent; later errors go into the stream."""
         self.scheduler.check()
-        body = await request.body(self.body_limits.size, self.body_limits.seconds)
+        body = await self._read(request)
         call = parse_completion(body, self.request_limits)
         with self.scheduler.submit(call.generation, request.id) as ticket:
             head = CompletionHead(f"cmpl-{ticket.id}", int(time.time()), self.model_name)
@@ -51,6 +53,23 @@ class Completions:
                 else:
                     await answer(ticket, reply, head)
                 nursery.cancel_scope.cancel()
+
+    async def _read(self, request: Request) -> bytes:
+        scope = trio.CancelScope(deadline=trio.current_time() + self.body_limits.seconds)
+        self._reading.add(scope)
+        try:
+            return await request.body(self.body_limits.size, scope)
+        except HttpError:
+            if scope.cancelled_caught:
+                self.scheduler.check()  # if a drain has cut it short, that is the better reason
+            raise
+        finally:
+            self._reading.discard(scope)
+
+    def stop_reading(self) -> None:
+        """Give up the bodies that are still coming in: the server drains, and their requests would be refused."""
+        for scope in list(self._reading):
+            scope.cancel()
 
 
 async def watch(request: Request, ticket: Ticket) -> None:

@@ -62,8 +62,8 @@ class Request:
         if b"transfer-encoding" in self.headers and b"content-length" in self.headers:
             raise HttpError(400, "Content-Length and Transfer-Encoding must not be sent together.", CLOSE)
 
-    async def body(self, limit: int, seconds: float) -> bytes:
-        """The whole body, at most `limit` bytes, read within `seconds`.
+    async def body(self, limit: int, scope: trio.CancelScope) -> bytes:
+        """The whole body, at most `limit` bytes, read until `scope` ends.
 
         Raises HttpError 413 or 408, and RequestCancelled when the client left before its end.
         """
@@ -72,7 +72,7 @@ class Request:
             raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
         parts: list[bytes] = []
         size = 0
-        with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
+        with scope:
             while self.unread or not parts:
                 part = await self._part()
                 parts.append(part)
@@ -80,7 +80,7 @@ class Request:
                 if size > limit:
                     raise HttpError(413, f"The request body may have at most {limit} bytes.", CLOSE)
         if scope.cancelled_caught:
-            raise HttpError(408, f"The request body did not arrive within {seconds:g} seconds.", CLOSE)
+            raise HttpError(408, "The request body did not arrive in time.", CLOSE)
         return b"".join(parts)
 
     async def _part(self) -> bytes:

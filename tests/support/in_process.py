@@ -25,6 +25,7 @@ from slim.engines.fake import FakeEngine
 from slim.engines.replica import Command, Replica, Report
 from slim.metrics import Metrics
 from slim.scheduler import Scheduler
+from slim.scheduler.tokenizing import Tokenizing
 from slim.types import Segment
 from slim.web.app import App
 from slim.web.edge import EdgeLimits, GuardedServer, install
@@ -61,9 +62,15 @@ async def drive_inline(replica: Replica) -> None:
             await replica.news.wait()
 
 
-async def tokenize_inline(tokenizer: Tokenizer, prompt: Sequence[Segment]) -> tuple[int, ...]:
-    await trio.lowlevel.checkpoint()
-    return tokenizer.encode(prompt)
+class InlineTokenizing(Tokenizing):
+    """Without a thread, because virtual time jumps while one works."""
+
+    seconds = 0.0
+    """What encoding a prompt takes."""
+
+    async def encode(self, tokenizer: Tokenizer, prompt: Sequence[Segment]) -> tuple[int, ...]:
+        await trio.sleep(self.seconds)
+        return tokenizer.encode(prompt)
 
 
 @define(eq=False)
@@ -75,6 +82,7 @@ class World:
     app: App
     engines: list[FakeEngine]
     replicas: list[InlineReplica]
+    tokenizing: InlineTokenizing
     nursery: trio.Nursery
 
     def metric(self, name: str, **labels: str) -> float:
@@ -112,13 +120,14 @@ async def world(
         return replicas
 
     metrics = Metrics()
+    tokenizing = InlineTokenizing()
     limits = scheduler_limits(evolve(settings, replicas=len(engines)))
-    scheduler = Scheduler(make, limits, metrics, drive_inline, tokenize_inline)
+    scheduler = Scheduler(make, limits, metrics, drive_inline, tokenizing)
     app = build_app(settings, "fake", scheduler, metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
         await trio.testing.wait_all_tasks_blocked()
-        yield World(scheduler, metrics, app, list(engines), replicas, nursery)
+        yield World(scheduler, metrics, app, list(engines), replicas, tokenizing, nursery)
         scheduler.stop()
         nursery.cancel_scope.cancel()
 

@@ -20,8 +20,8 @@ from .batch import Batch
 
 log = logging.getLogger("slim.llama")
 
-LOG_ERROR = 4
-"""GGML_LOG_LEVEL_ERROR of this library; its Python bindings number the levels differently."""
+LOG_WARNING, LOG_ERROR = 3, 4
+"""GGML_LOG_LEVEL_WARN and _ERROR of this library; its Python bindings number the levels differently."""
 FLASH_ATTENTION_ON = 1
 DECODE_ABORTED = 2
 KV_TYPES = {"f16": 1, "q8_0": 8}
@@ -57,8 +57,12 @@ def _start() -> Any:
 
 
 def _on_log(level: int, text: bytes, _: object) -> None:
-    if level == LOG_ERROR:
-        line = text.decode("utf-8", "replace").strip()
+    if level < LOG_WARNING:
+        return
+    line = text.decode("utf-8", "replace").strip()
+    if level == LOG_WARNING and "mlock" in line:
+        log.warning("SLM_MLOCK has no effect: %s", line)
+    elif level == LOG_ERROR:
         if not _errors:
             _errors.append(line)
         log.debug("%s", line)
@@ -104,8 +108,7 @@ class Model:
         self._lib = library()
         params = self._lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
-        params.use_mmap = True
-        params.use_mlock = mlock
+        params.load_mode = self._lib.LLAMA_LOAD_MODE_MMAP_MLOCK if mlock else self._lib.LLAMA_LOAD_MODE_MMAP
         _errors.clear()
         self.handle = self._lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
