@@ -372,3 +372,22 @@ def test_gemma_gets_its_leading_token_once_and_batches_over_its_sliding_window(t
         events += new
     assert {event.job_id for event in events if isinstance(event, Token)} == {"long", "short"}
     engine.close()
+
+
+def locked_bytes() -> int:
+    """Memory of this process that can't be swapped out, as Linux counts it."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmLck"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what is locked")
+def test_mlock_locks_the_weights_or_says_that_it_could_not(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for mlock in (False, True):
+        before = locked_bytes()
+        engine = make_engine(slots=1, mlock=mlock)
+        engine.load()
+        is_locked = locked_bytes() - before > 50_000_000
+        engine.close()
+        warned = any("SLM_MLOCK has no effect" in message for message in caplog.messages)
+        assert (is_locked or warned) == mlock
