@@ -6,7 +6,9 @@ control codes to a terminal.
 
 import json
 import logging
+import os
 import select
+import stat
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -46,9 +48,10 @@ class PatientHandler(logging.StreamHandler[TextIO]):
         self._lost = 0
         self._poll: select.poll | None = None
         with suppress(AttributeError, OSError, ValueError):  # not on Windows; a stream without a descriptor
-            poll = select.poll()
-            poll.register(self.stream.fileno(), select.POLLOUT)
-            self._poll = poll
+            if not stat.S_ISREG(os.fstat(self.stream.fileno()).st_mode):  # a file never waits for a reader
+                poll = select.poll()
+                poll.register(self.stream.fileno(), select.POLLOUT)
+                self._poll = poll
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, or count it as lost."""

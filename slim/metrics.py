@@ -84,6 +84,10 @@ class Metrics:
         self._gap = StepHistogram("slm_inter_token_latency_seconds", "Time between tokens of a request", TOKEN_GAP)
         self._batch = StepHistogram("slm_batch_size", "Requests that took part in an engine step", BATCH)
         self._live = LiveCollector((self._gap, self._batch))
+        self.token_gap = self._gap.observe
+        """Seconds between two tokens of a request."""
+        self.step = self._batch.observe
+        """An engine step over so many jobs has finished."""
         registry.register(self._live)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -115,13 +119,6 @@ class Metrics:
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry)
-
-    def token_gap(self, seconds: float) -> None:
-        self._gap.observe(seconds)
-
-    def step(self, jobs: int) -> None:
-        """An engine step over so many jobs has finished."""
-        self._batch.observe(jobs)
 
     def rejected(self, reason: str) -> None:
         """`reason` is one of REJECTIONS."""

@@ -66,7 +66,7 @@ class ReplicaSet:
     """All replicas.
 
     `on_tokens` gets the new tokens of a step by job, `on_event` what else concerns one job, `on_step` the number of
-    jobs of each finished step; `on_change` is called when something may have become possible.
+    jobs of each finished step; `on_change` is called when a replica may take more, or none any longer.
     """
 
     make: MakeReplicas
@@ -101,9 +101,11 @@ class ReplicaSet:
 
     def _read_reports(self) -> None:
         self._called = False  # before reading: a report that comes from now on calls again
+        changed = False
         while self._reports:
             report = self._reports.popleft()
             book = self.books[report.replica]
+            changed = changed or book.stalled(report.at, self.stall_limit)
             book.last_sign = report.at
             book.kv_used = report.kv_used
             if report.stepped is not None:
@@ -111,7 +113,9 @@ class ReplicaSet:
             self.on_tokens(report.tokens, report.at)
             for event in report.events:
                 self._read_event(book, event, report.at)
-        self.on_change()
+                changed = changed or isinstance(event, Ended | Ready | Broken)
+        if changed:
+            self.on_change()
 
     def _read_event(self, book: ReplicaBook, event: JobEvent | Ready | Broken, at: float) -> None:
         if isinstance(event, Ready):
