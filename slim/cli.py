@@ -12,9 +12,10 @@ import trio
 
 from . import __version__
 from .compose import prepare
-from .config import SETTINGS, add_flags, load_settings
+from .config import SETTINGS, Settings, add_flags, load_settings
 from .errors import ConfigError
-from .hardware import describe_machine
+from .hardware import default_threads, describe_machine
+from .models import resolve_model
 from .web import edge
 from .web.app import App
 
@@ -53,8 +54,20 @@ def info(flags: Mapping[str, str | None]) -> None:
     print()
     for setting in SETTINGS:
         print(f"{setting.variable:<28} {setting.show(getattr(settings, setting.name))}")
+    print()
+    print(f"{'threads per replica':<28} {settings.n_threads or default_threads(settings.replicas)}")
+    print(f"{'model':<28} {model_text(settings)}")
     for warning in settings.warnings:
         print(f"warning: {warning}")
+
+
+def model_text(settings: Settings) -> str:
+    """The model that `serve` would take, or why it would not start."""
+    try:
+        model = resolve_model(settings)
+    except ConfigError as error:
+        return f"none: {error}"
+    return str(model.path or model.name)
 
 
 def serve(flags: Mapping[str, str | None]) -> None:

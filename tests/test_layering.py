@@ -27,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     ".": set(),
     ".__main__": {".cli"},
     ".asgi": {".compose", ".errors"},
-    ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".web.app", ".web.edge"},
+    ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".models"}
+    | {".web.app", ".web.edge"},
     ".compose": {".config", ".engines", ".engines.replica", ".logs", ".metrics", ".models", ".scheduler"}
     | {".web.app", ".web.completions", ".web.edge", ".web.ops", ".wire.completions"},
     ".config": {"attrs", "dotenv", ".errors"},

@@ -71,6 +71,8 @@ def test_info_and_version_print_without_a_model(tmp_path: Path) -> None:
     info = run(tmp_path, "info", SLM_REPLICAS="3")
     assert info.returncode == 0
     assert "SLM_REPLICAS" in info.stdout
+    assert "threads per replica" in info.stdout
+    assert "none: the model nowhere.gguf does not exist" in run(tmp_path, "info", "--model", "nowhere.gguf").stdout
     assert "cores" in info.stdout
     assert run(tmp_path, "--version").stdout.startswith("slim-serve ")
 
