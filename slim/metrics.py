@@ -3,8 +3,8 @@
 Gauges are read from the scheduler at scrape time, so they can't drift. What happens once per request uses
 prometheus-client's own objects. What happens once per token or step is counted in plain lists by `StepHistogram` and
 exported by the same collector: the client library's `observe` takes a lock and costs microseconds. Both kinds are
-written by the trio thread alone. Bucket bounds contain vLLM's, so that quantiles compare, and start lower: a small
-model is faster.
+written by the trio thread alone. Bucket bounds contain vLLM's up to minutes, so that quantiles compare, and start
+lower: a small model is faster.
 """
 
 from bisect import bisect_left

@@ -104,7 +104,7 @@ class Report:
 
 @define(eq=False)
 class Replica:
-    """`run` is the thread's body; `post`, `interrupt` and `tokenizer` are safe from any thread."""
+    """`run` is the thread's body; `post`, `stop` and `tokenizer` are safe from any thread."""
 
     index: int
     engine: Engine

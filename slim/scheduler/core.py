@@ -118,7 +118,7 @@ class Scheduler:
 
     def _shut_down(self, jobs: Iterable[Job]) -> None:
         for job in list(jobs):
-            self._end(job, Outcome.SHUTDOWN, error=Draining("The server is shutting down.", RETRY_DRAINING))
+            self._end(job, Outcome.SHUTDOWN, error=refusal(Readiness("draining")))
 
     # What the outside asks.
 

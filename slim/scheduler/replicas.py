@@ -6,6 +6,7 @@ nothing of requests and of the order in which they wait.
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal
 
 import trio
 from attrs import define, field, frozen
@@ -24,9 +25,9 @@ MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
 
 @frozen
 class Readiness:
-    """`status` is ready, loading, failed, stalled or draining; `error` says why it isn't ready."""
+    """Whether work is admitted; `error` says why it isn't."""
 
-    status: str
+    status: Literal["ready", "loading", "failed", "stalled", "draining"]
     error: str | None = None
 
 

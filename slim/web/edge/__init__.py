@@ -40,7 +40,7 @@ def install(limits: EdgeLimits) -> None:
     Call it where the app module is imported: then `hypercorn -k trio module:app` is guarded like `serve`. A later call
     only sets new limits.
     """
-    GuardedServer.limits = evolve(limits, max_connections=min(limits.max_connections, _room(limits.max_connections)))
+    GuardedServer.limits = evolve(limits, max_connections=_room(limits.max_connections))
     hypercorn.trio.run.TCPServer = GuardedServer  # type: ignore[attr-defined]
     hypercorn.protocol.H11Protocol = GuardedHttp1  # type: ignore[attr-defined]
 
