@@ -53,6 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     ".engines.llama_cpp.vocab": PURE,
     ".engines.replica": PURE | {"queue", "threading", ".engines.base", ".text"},
     ".engines.slots": PURE,
+    ".answer": {"attrs"},
     ".errors": set(),
     ".hardware": {"attrs"},
     ".logs": {"json", "select"},

@@ -4,17 +4,45 @@ An engine is synchronous and belongs to one thread: `load`, `add`, `cancel`, `st
 the replica's thread alone, `interrupt` by any. It has no clock, no queue, no stop strings and no HTTP.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ..types import EngineEvent, EngineInfo, EngineJob, Segment
 
 
 class Tokenizer(Protocol):
-    """Turns text into token ids. Safe to call from any thread while the engine decodes, until `Engine.close`."""
+    """Text to token ids and back. Safe to use from any thread while the engine decodes, until `Engine.close`."""
 
-    def encode(self, segments: Sequence[Segment]) -> tuple[int, ...]:
-        """Token ids of the joined segments, at least one, with the model's own leading token where it wants one."""
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """The bytes that each token id adds to a text; none for control tokens. Its length is the vocabulary's."""
+        ...
+
+    @property
+    def control(self) -> Mapping[str, int]:
+        """Ids of the control tokens by the text that stands for them."""
+        ...
+
+    @property
+    def end(self) -> frozenset[int]:
+        """The ids that end a generation, at least one."""
+        ...
+
+    @property
+    def bos(self) -> str:
+        """The text of the leading token, for chat templates; empty where the model has none."""
+        ...
+
+    @property
+    def eos(self) -> str:
+        """The text of the model's main end token, for chat templates; empty where it has none."""
+        ...
+
+    def encode(self, segments: Sequence[Segment], *, leading: bool = True) -> tuple[int, ...]:
+        """Token ids of the joined segments, with the model's own leading token where it wants one, and never two.
+
+        Without `leading` the text alone, maybe no token at all; with it at least one.
+        """
         ...
 
 
