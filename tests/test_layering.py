@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
         ".engines.llama_cpp",
     },
     ".engines.base": PURE,
-    ".engines.fake": ENGINE,
+    ".engines.fake": ENGINE | {".engines.fake_vocab"},
+    ".engines.fake_vocab": PURE,
     ".engines.llama_cpp": {".engines.llama_cpp.engine"},
     ".engines.llama_cpp.batch": {"numpy"},
     ".engines.llama_cpp.engine": ENGINE

@@ -4,21 +4,12 @@ It keeps the whole engine contract, but its text is made of words picked by a st
 and, above temperature 0, the seed. It never waits: `step_seconds` says what a step would have taken.
 """
 
-import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
-from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, Segment, Token
+from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, Token
+from .fake_vocab import TEMPLATE, WORDS, FakeTokenizer, token_id
 from .slots import Slot, SlotTable
-
-WORDS = tuple(
-    b" " + word
-    for word in (
-        b"amber birch cedar delta ember fjord grove heath inlet jetty knoll larch marsh north ocean plain "
-        b"quartz ridge shore tidal umber vale willow xenon yarrow zephyr blue calm dusk elm fern gold"
-    ).split()
-)
 
 
 class JobFault(Exception):
@@ -28,19 +19,6 @@ class JobFault(Exception):
 def no_time(batch: int, prefill_tokens: int) -> float:
     """Seconds of a step that takes none."""
     return 0.0
-
-
-def token_id(data: bytes) -> int:
-    return zlib.crc32(data) & 0x7FFFFFFF
-
-
-class FakeTokenizer:
-    """One token for each word and for each run of white space."""
-
-    def encode(self, segments: Sequence[Segment]) -> tuple[int, ...]:
-        text = "".join(segment.text for segment in segments)
-        pieces = re.findall(r"\s+|\S+", text) or [""]
-        return tuple(token_id(piece.encode("utf-8", "replace")) for piece in pieces)
 
 
 class FakeEngine:
@@ -77,7 +55,7 @@ class FakeEngine:
         """Raises RuntimeError with `load_error` where one is set."""
         if self.load_error is not None:
             raise RuntimeError(self.load_error)
-        return EngineInfo(self.slots, self.context, self.slots * self.context, "fake")
+        return EngineInfo(self.slots, self.context, self.slots * self.context, "fake", chat_template=TEMPLATE)
 
     @property
     def kv_used(self) -> int:

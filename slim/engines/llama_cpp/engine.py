@@ -78,6 +78,7 @@ class LlamaEngine:
             context=self._shape.tokens,
             kv_tokens=self._shape.tokens * self.slots,
             description=f"{self._model.description}, {self.threads} threads, KV {self.kv_type}",
+            chat_template=self._model.chat_template,
         )
 
     @property

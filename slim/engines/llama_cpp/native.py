@@ -125,6 +125,12 @@ class Model:
         self._lib.llama_model_desc(self.handle, text, len(text))
         return text.value.decode("utf-8", "replace")
 
+    @property
+    def chat_template(self) -> str | None:
+        """The file's own, in Jinja."""
+        text = self._lib.llama_model_chat_template(self.handle, None)
+        return None if text is None else bytes(text).decode("utf-8", "replace")
+
     def close(self) -> None:
         self._lib.llama_model_free(self.handle)
 

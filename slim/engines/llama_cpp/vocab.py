@@ -22,39 +22,71 @@ class Vocabulary:
         self._vocab = lib.llama_model_get_vocab(model)
         ids = range(lib.llama_vocab_n_tokens(self._vocab))
         self.pieces = [self._piece(token) for token in ids]
-        """The bytes of every token id; none for control tokens."""
+        """The bytes that each token id adds to a text; none for control tokens."""
+        self._names = {token: self._piece(token, special=True) for token in ids if not self.pieces[token]}
+        self.control: dict[str, int] = {}
+        """Ids of the control tokens by the text that stands for them; the lowest where several have the same."""
+        for token, name in self._names.items():
+            if name:
+                self.control.setdefault(name.decode("utf-8", "replace"), token)
         self.end = frozenset(token for token in ids if lib.llama_vocab_is_eog(self._vocab, token))
         """The ids that end a generation."""
+        self.bos = self._special(lib.llama_vocab_bos)
+        self.eos = self._special(lib.llama_vocab_eos)
+        self._before, self._after = self._frame()
 
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def encode(self, segments: Sequence[Segment]) -> tuple[int, ...]:
-        """Token ids of the segments, with the model's leading token before the first where it wants one.
+    def encode(self, segments: Sequence[Segment], *, leading: bool = True) -> tuple[int, ...]:
+        """Token ids of the segments, with the tokens that the model wants round a text (mostly one before it, or none).
 
-        An empty text gives the model's leading token, or an end token: a generation needs something to start from.
+        What the text itself begins or ends with is not put there again. Without `leading` the text alone. With it an
+        empty text gives at least one token: a generation needs something to start from.
         """
-        tokens: list[int] = []
-        for number, segment in enumerate(segments):
-            tokens += self._tokenize(segment, leading=number == 0)
-        return tuple(tokens) or (self._starter(),)
+        tokens = [token for segment in segments for token in self._tokenize(segment)]
+        if not leading:
+            return tuple(tokens)
+        before, after = self._before, self._after
+        if tokens[: len(before)] == before:
+            before = []
+        if after and tokens[-len(after) :] == after:
+            after = []
+        return (*before, *tokens, *after) or (self._starter(),)
 
-    def _piece(self, token: int) -> bytes:
+    def name(self, token: int) -> bytes:
+        """The bytes of a token as scores show it: of a control token its name."""
+        return self.pieces[token] or self._names[token]
+
+    def _special(self, which: Any) -> str:
+        token = int(which(self._vocab))
+        return self.name(token).decode("utf-8", "replace") if token >= 0 else ""
+
+    def _piece(self, token: int, *, special: bool = False) -> bytes:
         size = PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            length = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
 
-    def _tokenize(self, segment: Segment, *, leading: bool) -> Sequence[int]:
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The tokens before and after a text: found by trial, because each kind of vocabulary has its own rule."""
+        letter = Segment("a", False)
+        plain, framed = self._tokenize(letter), self._tokenize(letter, framed=True)
+        for start in range(len(framed) - len(plain) + 1):
+            if framed[start : start + len(plain)] == plain:
+                return framed[:start], framed[start + len(plain) :]
+        return [], []
+
+    def _tokenize(self, segment: Segment, *, framed: bool = False) -> list[int]:
         # A lone surrogate, which JSON can write, has no UTF-8 form.
         text = segment.text.encode("utf-8", "replace")
         room = len(text) // 2 + 8
         while True:
             tokens = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._vocab, text, len(text), tokens, room, leading, segment.parse_special)
+            count = self._lib.llama_tokenize(self._vocab, text, len(text), tokens, room, framed, segment.parse_special)
             if count >= 0:
                 return tokens[:count]
             room = -count
