@@ -22,14 +22,16 @@ WATCHED = {
 }
 PURE = {"attrs", ".types", ".errors"}
 ENGINE = PURE | {".engines.slots"}
+BODY = PURE | {".wire.convert"}
 HANDLER = PURE | {"time", ".scheduler", ".web.http"}
 ALLOWED: dict[str, set[str]] = {
     ".": set(),
     ".__main__": {".cli"},
     ".asgi": {".compose", ".errors"},
-    ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".models"}
-    | {".web.app", ".web.edge"},
-    ".compose": {".config", ".engines", ".engines.replica", ".logs", ".metrics", ".models", ".scheduler"}
+    ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".keys"}
+    | {".models", ".web.app", ".web.edge"},
+    ".compose": {".config", ".engines", ".engines.replica", ".keys", ".logs", ".metrics", ".models"}
+    | {".scheduler", ".web.access", ".web.cors"}
     | {".web.app", ".web.completions", ".web.edge", ".web.ops", ".wire.completions"},
     ".config": {"attrs", "dotenv", ".errors"},
     ".engines": {
@@ -39,13 +41,19 @@ ALLOWED: dict[str, set[str]] = {
         ".hardware",
         ".engines.base",
         ".engines.fake",
+        ".engines.fake_embedding",
         ".engines.llama_cpp",
+        ".engines.llama_cpp.embedding",
     },
     ".engines.base": PURE,
     ".engines.fake": ENGINE | {".engines.fake_vocab"},
+    ".engines.fake_embedding": PURE | {".engines.fake", ".engines.fake_vocab", ".engines.texts"},
     ".engines.fake_vocab": PURE,
     ".engines.llama_cpp": {".engines.llama_cpp.engine"},
     ".engines.llama_cpp.batch": {"numpy"},
+    ".engines.llama_cpp.embedding": PURE
+    | {"numpy", ".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
+    | {".engines.llama_cpp.vocab", ".engines.texts"},
     ".engines.llama_cpp.engine": ENGINE
     | {".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
     | {".engines.llama_cpp.sampling", ".engines.llama_cpp.vocab"},
@@ -54,46 +62,91 @@ ALLOWED: dict[str, set[str]] = {
     ".engines.llama_cpp.vocab": PURE,
     ".engines.replica": PURE | {"queue", "threading", ".engines.base", ".text"},
     ".engines.slots": PURE,
+    ".engines.texts": PURE,
     ".answer": {"attrs"},
+    ".chat": set(),
+    ".chat.calls": {"attrs", ".chat.gemma", ".chat.gemma_rules", ".chat.lark", ".chat.reading"},
+    ".chat.environment": {"jinja2", "json"},
+    ".chat.formats": PURE
+    | {".engines.base", ".chat.calls", ".chat.grammar", ".chat.lark", ".chat.messages"}
+    | {".chat.output", ".chat.reasoning", ".chat.template"},
+    ".chat.gemma": {"json", ".chat.reading"},
+    ".chat.gemma_rules": {"json", ".chat.gemma", ".chat.lark"},
+    ".chat.grammar": {"attrs", ".chat.calls", ".chat.lark", ".chat.reasoning"},
+    ".chat.lark": {"json"},
+    ".chat.marking": PURE,
+    ".chat.messages": PURE | {"json"},
+    ".chat.output": {"attrs", ".answer", ".chat.calls", ".chat.reading", ".chat.reasoning", ".chat.scanning"},
+    ".chat.reading": {"attrs", "json", ".answer"},
+    ".chat.reasoning": {"attrs", ".chat.scanning"},
+    ".chat.scanning": {"attrs"},
+    ".chat.template": PURE
+    | {"jinja2", ".engines.base", ".chat.calls", ".chat.environment", ".chat.marking", ".chat.messages"},
     ".errors": set(),
     ".hardware": {"attrs"},
+    ".keys": {"attrs", ".errors"},
     ".logs": {"json", "select"},
     ".metrics": PURE | {"prometheus_client"},
     ".models": {"attrs", "importlib", ".config", ".errors"},
     ".policy": PURE,
+    ".preparation": PURE
+    | {".chat.formats", ".chat.template", ".engines.base", ".guidance", ".text"},
     ".scheduler": {".scheduler.core", ".scheduler.job", ".scheduler.replicas"},
     ".scheduler.core": PURE
     | {
         "trio",
         ".engines.replica",
-        ".scheduler.tokenizing",
         ".metrics",
         ".policy",
+        ".preparation",
+        ".scheduler.ending",
         ".scheduler.job",
+        ".scheduler.preparing",
         ".scheduler.replicas",
     },
-    ".scheduler.job": PURE | {"trio", ".policy"},
-    ".scheduler.replicas": PURE | {"trio", ".engines.base", ".engines.replica", ".policy"},
-    ".scheduler.tokenizing": PURE | {"trio", ".engines.base"},
+    ".scheduler.ending": PURE | {".scheduler.replicas"},
+    ".scheduler.job": PURE | {"trio", ".answer", ".policy", ".preparation"},
+    ".scheduler.preparing": PURE | {"trio", ".preparation"},
+    ".scheduler.replicas": PURE | {"trio", ".engines.replica", ".policy", ".preparation"},
     ".text": PURE,
     ".types": {"attrs"},
     ".web": set(),
-    ".web.app": HANDLER | {"trio", ".web.completions", ".web.ops", ".wire.errors"},
-    ".web.completions": HANDLER | {"trio", ".wire.completions", ".wire.errors"},
+    ".web.access": {"attrs", ".keys", ".web.http", ".wire.errors"},
+    ".web.app": HANDLER | {"trio", ".web.access", ".web.cors", ".web.completions", ".web.ops", ".wire.errors"},
+    ".web.chat": HANDLER | {".answer", ".chat.output", ".web.generation"},
+    ".web.completions": HANDLER | {".web.generation"},
+    ".web.generation": HANDLER | {"trio", ".wire", ".wire.errors"},
+    ".web.cors": {"attrs", ".web.http", ".wire.errors"},
     ".web.edge": PURE | {"trio", "hypercorn", "socket", ".web.edge.connection", ".web.edge.http1"},
     ".web.edge.connection": PURE | {"trio", "hypercorn", "socket", ".web.edge.http1"},
     ".web.edge.http1": {"trio", "h11", "hypercorn"},
     ".web.http": PURE | {"trio", ".wire.errors"},
     ".web.ops": HANDLER | {".metrics", ".wire.errors", ".wire.models", ".wire.readiness"},
     ".wire": set(),
-    ".wire.completions": PURE | {"cattrs", "json", ".wire.convert", ".wire.render", ".wire.sse", ".wire.unbuilt"},
+    ".wire.answers": PURE | {".answer", ".wire.render", ".wire.sse"},
+    ".wire.chat": PURE | {"json", ".answer", ".wire.answers", ".wire.scores"},
+    ".wire.completions": PURE | {"json", ".answer", ".wire.answers", ".wire.scores"},
     ".wire.convert": PURE | {"cattrs", "json"},
     ".wire.errors": PURE | {".wire.render", ".wire.sse"},
     ".wire.models": PURE | {".wire.render"},
     ".wire.readiness": {".wire.render"},
     ".wire.render": {"json"},
+    ".wire.requests": {".wire.requests.call", ".wire.requests.chat", ".wire.requests.completion"},
+    ".wire.requests.call": PURE,
+    ".wire.requests.chat": BODY
+    | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.messages"}
+    | {".wire.requests.tools", ".wire.requests.unbuilt"},
+    ".wire.requests.completion": BODY
+    | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.sampling", ".wire.requests.unbuilt"},
+    ".wire.requests.form": BODY,
+    ".wire.requests.generation": BODY
+    | {".wire.requests.call", ".wire.requests.form", ".wire.requests.sampling"},
+    ".wire.requests.messages": BODY,
+    ".wire.requests.sampling": BODY,
+    ".wire.requests.tools": BODY,
+    ".wire.requests.unbuilt": BODY | {".wire.render"},
+    ".wire.scores": PURE,
     ".wire.sse": PURE,
-    ".wire.unbuilt": PURE | {".wire.convert", ".wire.render"},
 }
 
 
@@ -177,8 +230,9 @@ def test_nobody_may_import(name):
         ("trio", (".cli", ".scheduler", ".web")),
         ("hypercorn", (".web.edge",)),
         ("socket", (".web.edge",)),
-        ("json", (".logs", ".wire")),
+        ("json", (".chat", ".logs", ".wire")),
         ("cattrs", (".wire",)),
+        ("jinja2", (".chat",)),
         ("llama_cpp", (".engines.llama_cpp",)),
         ("numpy", (".engines.llama_cpp",)),
         ("threading", (".engines.replica", ".engines.llama_cpp")),

@@ -1,12 +1,12 @@
 """The strict converter: nothing is coerced, every bad field is named, numbers are bounded."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 from attrs import frozen
 
 from slim.errors import InvalidRequest
-from slim.wire.convert import Fault, Range, read_object, strict_converter, structure
+from slim.wire.convert import BadValue, Fault, Range, Reader, json_size, read_object, strict_converter, structure
 
 
 @frozen
@@ -171,3 +171,84 @@ def test_a_refused_body_is_told_why(body, word):
 
 def test_of_duplicate_keys_the_last_one_counts():
     assert read_object(b'{"a":1,"a":2}') == {"a": 2}
+
+
+@frozen
+class Marked:
+    word: Literal["a", "b"] | None = None
+    version: Literal[1, 2] = 1
+    bounded: Annotated[int | None, Range(1, 9), "A described number."] = None
+    described: Annotated[bool, "A described flag."] = False
+    own: Annotated[str, Reader(lambda value: read_own(value), {"type": "string"})] = ""
+
+
+def read_own(value):
+    if value == "bad":
+        raise BadValue("is bad inside", "[2].x")
+    return f"read {value}"
+
+
+def marked(**fields):
+    return structure(strict_converter(), fields, Marked)
+
+
+def test_a_field_with_a_reader_of_its_own_is_read_by_it():
+    assert marked(own="x").own == "read x"
+    with pytest.raises(InvalidRequest) as caught:
+        marked(own="bad")
+    assert caught.value.param == "own[2].x"
+    assert str(caught.value) == "own[2].x: is bad inside"
+
+
+def test_descriptions_change_nothing():
+    assert marked(word="b", version=2, bounded=9, described=True) == Marked("b", 2, 9, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("word", "c"), ("word", 1), ("word", ["a"])),
+        *(("version", True), ("version", 1.0), ("version", "1"), ("version", 3)),
+        *(("bounded", 0), ("bounded", 10), ("described", 1)),
+    ],
+)
+def test_only_the_listed_values_of_their_kind_are_taken(field, value):
+    with pytest.raises(InvalidRequest) as caught:
+        marked(**{field: value})
+    assert caught.value.param == field
+
+
+def test_a_refusal_names_no_more_than_twenty_fields():
+    error = refusal(words=[1] * 1000)
+    assert error.param == "words[0]"
+    assert "words[19]" in str(error)
+    assert "words[20]" not in str(error)
+    assert str(error).endswith("and 980 more")
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(None, 1), ("abc", 4), ([1, True, "a"], 5), ({"key": {"k": ""}}, 7), ([], 1)],
+)
+def test_the_size_of_a_json_value_is_its_characters_and_values(value, size):
+    assert json_size(value) == size
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth - 1):
+        value = {"a": value}
+    return value
+
+
+def test_a_json_value_may_have_a_hundred_levels():
+    assert json_size(nested(100))
+    for depth in (101, 5000):
+        with pytest.raises(BadValue, match="100 levels"):
+            json_size(nested(depth))
+
+
+@pytest.mark.parametrize("value", [["\ud83d"], {"\udcf0": 1}, {"a": [float("inf")]}, float("nan")])
+def test_a_json_value_that_others_would_refuse_is_refused(value):
+    with pytest.raises(BadValue):
+        json_size(value)

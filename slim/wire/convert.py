@@ -5,8 +5,9 @@ absent. Texts of errors never repeat a string that the client sent.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -20,9 +21,22 @@ from ..errors import InvalidRequest
 T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 
+MAX_DEPTH = 100
+"""Levels of a JSON value that is handed on as it is. Python's own readers and writers end near a thousand."""
+
+MOST_FAULTS = 20
+"""Named in one refusal: a body may hold thousands."""
+
 
 class BadValue(ValueError):
-    """Raised by a hook. The text says what would be right; the field's path is added to it."""
+    """Raised by a hook. The text says what would be right; the field's path is added to it.
+
+    `at` is the rest of the path inside the field, such as `[1]`.
+    """
+
+    def __init__(self, text: str, at: str = "") -> None:
+        super().__init__(text)
+        self.at = at
 
 
 @frozen
@@ -37,8 +51,17 @@ class Fault:
 class Range:
     """Inclusive bounds of a number, for `Annotated`. A number without them has 64 bits, so all are safe for C."""
 
-    low: int = -(2**63)
-    high: int = 2**63 - 1
+    low: float = -(2**63)
+    high: float = 2**63 - 1
+
+
+@frozen(eq=False)
+class Reader:
+    """For `Annotated`: how a field is read that no type describes, and the JSON Schema of what it takes."""
+
+    read: Callable[[Any], Any]
+    """Raises BadValue. Null never comes."""
+    schema: Mapping[str, Any]
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -71,9 +94,18 @@ def structure(converter: Converter, fields: dict[str, Any], cls: type[T], also: 
         faults = list(also)
     except ClassValidationError as error:
         faults = [*_faults(error), *also]
-    if faults:
-        raise InvalidRequest("; ".join(f"{fault.path}: {fault.text}" for fault in faults), param=faults[0].path)
+    refuse(faults)
     return record
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raises InvalidRequest that names every fault, if there is any."""
+    found = list(faults)
+    if found:
+        parts = [f"{fault.path}: {fault.text}" for fault in found[:MOST_FAULTS]]
+        if len(found) > MOST_FAULTS:
+            parts.append(f"and {len(found) - MOST_FAULTS} more")
+        raise InvalidRequest("; ".join(parts), param=found[0].path)
 
 
 def strict_converter() -> Converter:
@@ -83,7 +115,9 @@ def strict_converter() -> Converter:
     converter.register_structure_hook(bool, lambda value, _: _flag(value))
     converter.register_structure_hook(int, _number_hook(int, Range()))
     converter.register_structure_hook(float, _number_hook(float, Range()))
-    converter.register_structure_hook_factory(_is_ranged, lambda wanted: _number_hook(*get_args(wanted)))
+    converter.register_structure_hook_factory(_is_ranged, _range_hook)
+    converter.register_structure_hook_factory(_is_read, _reader_hook)
+    converter.register_structure_hook_factory(_is_literal, _literal_hook)
     converter.register_structure_hook_factory(_is_tuple, _list_hook)
     converter.register_structure_hook_factory(attrs.has, _object_hook)
     return converter
@@ -100,14 +134,97 @@ def valid_text(value: object) -> str:
     return value
 
 
+def is_text(value: object) -> bool:
+    """A string that can be written as UTF-8 and is not empty."""
+    try:
+        return bool(valid_text(value))
+    except BadValue:
+        return False
+
+
+def json_size(value: Any) -> int:
+    """Characters and values in a JSON value that is handed on as it is, such as a schema: a bound of its text's length.
+
+    Raises BadValue when other JSON readers would refuse it: infinities (`1e999`), half surrogate pairs, too deep.
+    """
+    size, depth, level = 0, 0, [value]
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise BadValue(f"must not be nested deeper than {MAX_DEPTH} levels")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                size += len(valid_text(item))
+            elif isinstance(item, dict):
+                size += sum(len(valid_text(key)) for key in item)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, float) and not isfinite(item):
+                raise BadValue("must not hold a number beyond any float")
+        size += len(level)
+        level = below
+    return size
+
+
+def read_mapping(value: Any) -> dict[str, Any]:
+    """A JSON object that is handed on as it is. Raises BadValue."""
+    if not isinstance(value, dict):
+        raise BadValue("must be an object")
+    json_size(value)
+    return value
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise BadValue("must be true or false")
     return value
 
 
+def marks(wanted: Any, kind: type[T]) -> list[T]:
+    """The annotations of that kind on an `Annotated` type."""
+    return [mark for mark in get_args(wanted)[1:] if isinstance(mark, kind)] if get_origin(wanted) is Annotated else []
+
+
+def without_none(wanted: Any) -> Any:
+    """`X` for `X | None`: a null field counts as absent and never reaches a hook."""
+    kinds = [kind for kind in get_args(wanted) if kind is not type(None)]
+    return kinds[0] if type(None) in get_args(wanted) else wanted
+
+
 def _is_ranged(wanted: Any) -> bool:
-    return get_origin(wanted) is Annotated and isinstance(get_args(wanted)[1], Range)
+    return bool(marks(wanted, Range))
+
+
+def _range_hook(wanted: Any) -> Hook:
+    return _number_hook(without_none(get_args(wanted)[0]), marks(wanted, Range)[0])
+
+
+def _is_read(wanted: Any) -> bool:
+    return bool(marks(wanted, Reader))
+
+
+def _reader_hook(wanted: Any) -> Hook:
+    read = marks(wanted, Reader)[0].read
+    return lambda value, _: read(value)
+
+
+def _is_literal(wanted: Any) -> bool:
+    return get_origin(wanted) is Literal
+
+
+def _literal_hook(wanted: Any) -> Hook:
+    options = get_args(wanted)
+    words = ", ".join(map(str, options))
+
+    def hook(value: Any, _: Any) -> Any:
+        # By type too: to Python `true` is 1, and so is 1.0.
+        if not any(type(value) is type(option) and value == option for option in options):
+            raise BadValue(f"must be one of {words}" if len(options) > 1 else f"must be {words}")
+        return value
+
+    return hook
 
 
 def _number_hook(base: type, bounds: Range) -> Hook:
@@ -158,7 +275,7 @@ def _faults(error: ClassValidationError | IterableValidationError, path: str = "
         if isinstance(inner, ClassValidationError | IterableValidationError):
             yield from _faults(inner, here)
         elif isinstance(inner, BadValue):
-            yield Fault(here, str(inner))
+            yield Fault(here + inner.at, str(inner))
         elif isinstance(inner, KeyError):
             yield Fault(here, "is required")
         else:
