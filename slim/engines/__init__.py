@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..config import Settings
@@ -9,6 +10,7 @@ from ..errors import ConfigError
 from ..hardware import default_threads
 from .base import Engine
 from .fake import FakeEngine
+from .fake_embedding import FakeEmbeddingEngine
 
 __all__ = ["engine_maker"]
 
@@ -26,8 +28,10 @@ def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]
         needed = " and ".join(missing)
         raise ConfigError(f"the engine llama_cpp needs {needed}: pip install 'slim-serve[llama]', or use --engine fake")
     from .llama_cpp import LlamaEngine
+    from .llama_cpp.embedding import LlamaEmbeddingEngine
 
-    return lambda: LlamaEngine(
+    chosen = partial(LlamaEmbeddingEngine, pooling=settings.pooling) if settings.embeddings else LlamaEngine
+    return lambda: chosen(
         model_path=model,
         slots=settings.max_batch,
         context=settings.n_ctx,
@@ -39,12 +43,13 @@ def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]
     )
 
 
-def _fake(settings: Settings) -> FakeEngine:
+def _fake(settings: Settings) -> Engine:
     def step_seconds(decoding: int, prefill_tokens: int) -> float:
         first = settings.fake_ttft_s if prefill_tokens else 0.0
         return max(first, settings.fake_token_latency_s if decoding else 0.0)
 
-    return FakeEngine(
+    chosen = FakeEmbeddingEngine if settings.embeddings else FakeEngine
+    return chosen(
         slots=settings.max_batch,
         context=settings.n_ctx,
         prefill_chunk=settings.prefill_chunk,
