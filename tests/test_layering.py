@@ -46,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {
         ".engines.llama_cpp.embedding",
     },
     ".engines.base": PURE,
-    ".engines.fake": ENGINE | {".engines.fake_vocab"},
+    ".engines.fake": ENGINE | {".engines.fake_model", ".engines.fake_vocab"},
+    ".engines.fake_model": PURE | {".engines.fake_vocab"},
     ".engines.fake_embedding": PURE | {".engines.fake", ".engines.fake_vocab", ".engines.texts"},
     ".engines.fake_vocab": PURE,
     ".engines.llama_cpp": {".engines.llama_cpp.engine"},
@@ -56,11 +57,12 @@ ALLOWED: dict[str, set[str]] = {
     | {".engines.llama_cpp.vocab", ".engines.texts"},
     ".engines.llama_cpp.engine": ENGINE
     | {".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
-    | {".engines.llama_cpp.sampling", ".engines.llama_cpp.vocab"},
+    | {".engines.llama_cpp.sampling", ".engines.llama_cpp.vocab", ".engines.sampling"},
     ".engines.llama_cpp.native": PURE | {"importlib", "llama_cpp", "numpy", "threading", ".engines.llama_cpp.batch"},
-    ".engines.llama_cpp.sampling": PURE,
+    ".engines.llama_cpp.sampling": PURE | {"numpy", ".engines.sampling"},
     ".engines.llama_cpp.vocab": PURE,
     ".engines.replica": PURE | {"queue", "threading", ".engines.base", ".text"},
+    ".engines.sampling": PURE | {"numpy"},
     ".engines.slots": PURE,
     ".engines.texts": PURE,
     ".answer": {"attrs"},
@@ -120,15 +122,24 @@ ALLOWED: dict[str, set[str]] = {
     ".web.edge": PURE | {"trio", "hypercorn", "socket", ".web.edge.connection", ".web.edge.http1"},
     ".web.edge.connection": PURE | {"trio", "hypercorn", "socket", ".web.edge.http1"},
     ".web.edge.http1": {"trio", "h11", "hypercorn"},
+    ".web.embeddings": PURE
+    | {"trio", ".preparation", ".scheduler", ".web.generation", ".web.http", ".wire.embeddings", ".wire.requests"},
     ".web.http": PURE | {"trio", ".wire.errors"},
     ".web.ops": HANDLER | {".metrics", ".wire.errors", ".wire.models", ".wire.readiness"},
+    ".web.tokenize": PURE
+    | {".engines.base", ".preparation", ".scheduler", ".web.generation", ".web.http", ".wire.requests", ".wire.tokenize"},
     ".wire": set(),
     ".wire.answers": PURE | {".answer", ".wire.render", ".wire.sse"},
     ".wire.chat": PURE | {"json", ".answer", ".wire.answers", ".wire.scores"},
     ".wire.completions": PURE | {"json", ".answer", ".wire.answers", ".wire.scores"},
     ".wire.convert": PURE | {"cattrs", "json"},
+    ".wire.embeddings": BODY
+    | {".wire.render", ".wire.requests.call", ".wire.requests.completion", ".wire.requests.unbuilt"},
     ".wire.errors": PURE | {".wire.render", ".wire.sse"},
     ".wire.models": PURE | {".wire.render"},
+    ".wire.openapi": PURE
+    | {".wire.embeddings", ".wire.render", ".wire.requests.chat", ".wire.requests.completion"}
+    | {".wire.schemas", ".wire.shapes", ".wire.tokenize"},
     ".wire.readiness": {".wire.render"},
     ".wire.render": {"json"},
     ".wire.requests": {".wire.requests.call", ".wire.requests.chat", ".wire.requests.completion"},
@@ -145,8 +156,13 @@ ALLOWED: dict[str, set[str]] = {
     ".wire.requests.sampling": BODY,
     ".wire.requests.tools": BODY,
     ".wire.requests.unbuilt": BODY | {".wire.render"},
+    ".wire.schemas": BODY,
     ".wire.scores": PURE,
+    ".wire.shapes": {".wire.schemas"},
     ".wire.sse": PURE,
+    ".wire.tokenize": BODY
+    | {".wire.render", ".wire.requests.call", ".wire.requests.chat", ".wire.requests.sampling"}
+    | {".wire.requests.unbuilt"},
 }
 
 
@@ -234,7 +250,7 @@ def test_nobody_may_import(name):
         ("cattrs", (".wire",)),
         ("jinja2", (".chat",)),
         ("llama_cpp", (".engines.llama_cpp",)),
-        ("numpy", (".engines.llama_cpp",)),
+        ("numpy", (".engines.llama_cpp", ".engines.sampling")),
         ("threading", (".engines.replica", ".engines.llama_cpp")),
         ("queue", (".engines.replica",)),
         ("prometheus_client", (".metrics",)),
@@ -282,7 +298,7 @@ def test_modules_import_without_linux_and_without_backends(tmp_path):
             if hasattr(holder, name):
                 delattr(holder, name)
         import slim
-        backends = ("slim.engines.llama_cpp", "slim.engines.mlx")
+        backends = ("slim.engines.llama_cpp", "slim.engines.mlx", "slim.engines.sampling")
         def names(package):
             for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
                 if info.name not in backends and info.name != "slim.__main__":
