@@ -127,7 +127,8 @@ ALLOWED: dict[str, set[str]] = {
     ".web.http": PURE | {"trio", ".wire.errors"},
     ".web.ops": HANDLER | {".metrics", ".wire.errors", ".wire.models", ".wire.readiness"},
     ".web.tokenize": PURE
-    | {".engines.base", ".preparation", ".scheduler", ".web.generation", ".web.http", ".wire.requests", ".wire.tokenize"},
+    | {".engines.base", ".preparation", ".scheduler", ".web.generation", ".web.http"}
+    | {".wire.requests", ".wire.tokenize"},
     ".wire": set(),
     ".wire.answers": PURE | {".answer", ".wire.render", ".wire.sse"},
     ".wire.chat": PURE | {"json", ".answer", ".wire.answers", ".wire.scores"},
