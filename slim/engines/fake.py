@@ -1,14 +1,15 @@
 """A deterministic engine without a model: for tests, and to measure what serving costs beside the model.
 
 It keeps the whole engine contract, but its text is made of words picked by a stable hash of the prompt, the position
-and, above temperature 0, the seed. It never waits: `step_seconds` says what a step would have taken.
+and, above temperature 0, the seed. Penalties and cuts change nothing in it, and it has none of llama.cpp's own
+samplers. It never waits: `step_seconds` says what a step would have taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 
-from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, Token
-from .fake_vocab import TEMPLATE, WORDS, FakeTokenizer, token_id
+from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, TokenScore
+from .fake_model import FakeModel, name
+from .fake_vocab import END, PIECES, SIZE, TEMPLATE, FakeTokenizer, token_id
 from .slots import Slot, SlotTable
 
 
@@ -26,7 +27,7 @@ class FakeEngine:
 
     A job makes `max_tokens` words, or plays `script`: each item of bytes is a token, and after the last the job
     finishes with STOP. A JobFault in a script fails that job; any other exception is raised by the whole step.
-    A job takes the script that is set when it is added.
+    A job takes the script that is set when it is added, and then asks no constraint.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class FakeEngine:
         self.tokenizer = FakeTokenizer()
         self._cost = step_seconds
         self._table = SlotTable(slots)
-        self._texts: dict[int, Iterator[bytes | Exception]] = {}
+        self._models: dict[int, FakeModel] = {}
+        self._scripts: dict[int, Iterator[bytes | Exception]] = {}
 
     def load(self) -> EngineInfo:
         """Raises RuntimeError with `load_error` where one is set."""
@@ -62,8 +64,16 @@ class FakeEngine:
         return self._table.held
 
     def add(self, job: EngineJob) -> None:
+        """Raises ValueError for a token id that is none."""
+        named = (*job.tokens, *job.stop_token_ids, *job.shown, *(token for token, _ in job.sampling.logit_bias))
+        if any(not 0 <= token < SIZE for token in named):
+            raise ValueError("a token id is outside the model's vocabulary")
+        self._share()
         slot = self._table.add(job)
-        self._texts[slot.number] = _words(job) if self.script is None else iter(self.script)
+        self._models[slot.number] = FakeModel(job)
+        self._scripts.pop(slot.number, None)
+        if self.script is not None:
+            self._scripts[slot.number] = iter(self.script)
 
     def cancel(self, job_id: str) -> None:
         self._table.remove(job_id)
@@ -71,15 +81,18 @@ class FakeEngine:
     def step(self) -> Sequence[EngineEvent]:
         """Raises what a script says."""
         self.step_seconds = 0.0
+        self._share()
         decoding, chunks = self._table.decoding(), self._table.prefill(self.prefill_chunk)
         events: list[EngineEvent] = []
         for slot in decoding:
             self._table.hold(slot, 1)
             self._advance(slot, events)
         for chunk in chunks:
-            slot = chunk.slot
+            slot, job = chunk.slot, chunk.slot.job
             self._table.hold(slot, chunk.end - chunk.start)
-            events.append(Progress(slot.job.id, chunk.end, len(slot.job.tokens)))
+            events.append(Progress(job.id, slot.held, len(job.tokens), slot.cached))
+            if slot.scores_prompt:
+                events += chunk.scores(TokenScore(name(job.tokens[0]), None), self._scorer(slot, chunk.start))
             if chunk.completes:
                 self._advance(slot, events)
         if events:
@@ -95,32 +108,52 @@ class FakeEngine:
     def close(self) -> None:
         self._table.clear()
 
+    def _share(self) -> None:
+        """Tokens that a sibling has computed cost nothing."""
+        for offer in self._table.takeovers():
+            self._table.took(offer)
+
+    def _scorer(self, slot: Slot, start: int) -> Callable[[int, int], TokenScore]:
+        """Scores the prompt's tokens that follow the places from `start` on."""
+        model = self._models[slot.number]
+        return lambda place, token: model.score(start + place + 1, token, name(token))
+
     def _advance(self, slot: Slot, events: list[EngineEvent]) -> None:
         """Give the slot its next token, and end the job where that was the last."""
         job = slot.job
-        data = next(self._texts[slot.number], None)
-        if isinstance(data, bytes):
-            events.append(Token(job.id, token_id(data), data))
-            slot.made += 1
-            if slot.made == job.max_tokens:
-                self._finish(slot, Finished(job.id, FinishReason.LENGTH), events)
-        elif data is None:
-            self._finish(slot, Finished(job.id, FinishReason.STOP), events)
-        elif isinstance(data, JobFault):
-            self._finish(slot, Failed(job.id, str(data)), events)
+        if job.max_tokens == 0:
+            events.append(Finished(job.id, FinishReason.LENGTH))
+        elif slot.number in self._scripts:
+            events += self._played(slot)
         else:
+            try:
+                events += self._chosen(slot)
+            except RuntimeError as error:
+                events.append(Failed(job.id, str(error)))
+        if isinstance(events[-1], Finished | Failed):
+            self._table.remove(job.id)
+
+    def _chosen(self, slot: Slot) -> list[EngineEvent]:
+        """Raises RuntimeError where the job can't go on."""
+        job, model = slot.job, self._models[slot.number]
+        token = model.choose()
+        if slot.ends(token, END):
+            return [Finished(job.id, FinishReason.STOP)]
+        model.accept(token)
+        return self._told(slot, token, name(token) if token in job.shown else PIECES[token])
+
+    def _played(self, slot: Slot) -> list[EngineEvent]:
+        """Raises what the script says, but a JobFault."""
+        data = next(self._scripts[slot.number], None)
+        if data is None:
+            return [Finished(slot.job.id, FinishReason.STOP)]
+        if isinstance(data, JobFault):
+            return [Failed(slot.job.id, str(data))]
+        if isinstance(data, Exception):
             raise data
+        return self._told(slot, token_id(data), data)
 
-    def _finish(self, slot: Slot, end: Finished | Failed, events: list[EngineEvent]) -> None:
-        self._table.remove(slot.job.id)
-        events.append(end)
-
-
-def _words(job: EngineJob) -> Iterator[bytes]:
-    """The job's words, without end: the same in every process, which Python's own `hash` is not."""
-    seed = job.sampling.seed if job.sampling.temperature > 0 else None
-    state = repr((job.tokens, seed)).encode()
-    while True:
-        state = sha256(state).digest()
-        for byte in state:
-            yield WORDS[byte % len(WORDS)]
+    def _told(self, slot: Slot, token: int, data: bytes) -> list[EngineEvent]:
+        job, place = slot.job, len(slot.job.tokens) + slot.made
+        score = None if job.logprobs is None else self._models[slot.number].score(place, token, data or name(token))
+        return slot.take(token, data, score)

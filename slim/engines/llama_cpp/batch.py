@@ -37,8 +37,8 @@ class Batch:
     def clear(self) -> None:
         self.native.n_tokens = 0
 
-    def put(self, tokens: Sequence[int], *, position: int, sequence: int, output: bool) -> int:
-        """Append a sequence's tokens from `position` on; `output` asks for logits after the last of them.
+    def put(self, tokens: Sequence[int], *, position: int, sequence: int, output: bool, every: bool = False) -> int:
+        """Append a sequence's tokens from `position` on; `output` asks for logits after the last, `every` after each.
 
         Returns the batch index of that last token. Raises ValueError when there is no room: llama.cpp would abort.
         """
@@ -49,7 +49,7 @@ class Batch:
         self._token[start:end] = tokens
         self._position[start:end] = np.arange(position, position + len(tokens))
         self._ids[start:end] = self._id_address[sequence]
-        self._output[start:end] = 0
-        self._output[end - 1] = output
+        self._output[start:end] = every
+        self._output[end - 1] = output or every
         self.native.n_tokens = end
         return end - 1

@@ -146,6 +146,8 @@ class ContextShape:
     """Tokens of one decode at most."""
     threads: int
     kv_type: str
+    scored: int = 0
+    """Rows of logits of one decode at most, beyond one for each sequence."""
 
 
 class Context:
@@ -167,7 +169,8 @@ class Context:
     def _params(self) -> Any:
         shape, params = self._shape, self._lib.llama_context_default_params()
         params.n_ctx = shape.tokens * shape.sequences
-        params.n_seq_max = params.n_outputs_max = shape.sequences
+        params.n_seq_max = shape.sequences
+        params.n_outputs_max = shape.sequences + shape.scored
         params.n_batch = params.n_ubatch = shape.batch
         params.n_threads = params.n_threads_batch = shape.threads
         params.type_k = params.type_v = KV_TYPES[shape.kv_type]
@@ -188,16 +191,29 @@ class Context:
         if code:
             raise LlamaError(f"llama_decode returned {code}")
 
-    def likeliest(self, index: int) -> int:
-        """The token id with the highest logit at a batch index that was put with `output`."""
+    def row(self, index: int) -> Any:
+        """The logits, a float32 array, at a batch index that was put with an output. Valid until the next decode."""
         logits = self._lib.llama_get_logits_ith(self.handle, index)
         if not logits:
             raise LlamaError(f"no logits at batch index {index}")
-        return int(np.ctypeslib.as_array(logits, self._row).argmax())
+        return np.ctypeslib.as_array(logits, self._row)
 
     def forget(self, sequence: int) -> None:
         """Empty a sequence's KV cells. A partial removal is what some models refuse; a whole one never fails."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def take_over(self, source: int, target: int, tokens: int) -> bool:
+        """Make the empty sequence `target`, or `source` itself, hold the first `tokens` tokens of `source`.
+
+        False when the model can't cut a sequence back, as recurrent ones can't; the target is then empty.
+        """
+        if source != target:
+            # Whole sequences only: between streams llama.cpp ends the process when asked for a part.
+            self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        done = bool(self._lib.llama_memory_seq_rm(self._memory, target, tokens, -1))
+        if not done:
+            self.forget(target)
+        return done
 
     def close(self) -> None:
         self._lib.llama_free(self.handle)

@@ -19,8 +19,9 @@ class Vocabulary:
 
     def __init__(self, lib: Any, model: Any) -> None:
         self._lib = lib
-        self._vocab = lib.llama_model_get_vocab(model)
-        ids = range(lib.llama_vocab_n_tokens(self._vocab))
+        self.handle = lib.llama_model_get_vocab(model)
+        """llama.cpp's vocabulary."""
+        ids = range(lib.llama_vocab_n_tokens(self.handle))
         self.pieces = [self._piece(token) for token in ids]
         """The bytes that each token id adds to a text; none for control tokens."""
         self._names = {token: self._piece(token, special=True) for token in ids if not self.pieces[token]}
@@ -29,7 +30,7 @@ class Vocabulary:
         for token, name in self._names.items():
             if name:
                 self.control.setdefault(name.decode("utf-8", "replace"), token)
-        self.end = frozenset(token for token in ids if lib.llama_vocab_is_eog(self._vocab, token))
+        self.end = frozenset(token for token in ids if lib.llama_vocab_is_eog(self.handle, token))
         """The ids that end a generation."""
         self.bos = self._special(lib.llama_vocab_bos)
         self.eos = self._special(lib.llama_vocab_eos)
@@ -59,14 +60,14 @@ class Vocabulary:
         return self.pieces[token] or self._names[token]
 
     def _special(self, which: Any) -> str:
-        token = int(which(self._vocab))
+        token = int(which(self.handle))
         return self.name(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def _piece(self, token: int, *, special: bool = False) -> bytes:
         size = PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            length = self._lib.llama_token_to_piece(self.handle, token, buffer, size, 0, special)
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
@@ -86,7 +87,7 @@ class Vocabulary:
         room = len(text) // 2 + 8
         while True:
             tokens = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._vocab, text, len(text), tokens, room, framed, segment.parse_special)
+            count = self._lib.llama_tokenize(self.handle, text, len(text), tokens, room, framed, segment.parse_special)
             if count >= 0:
                 return tokens[:count]
             room = -count
@@ -94,7 +95,7 @@ class Vocabulary:
     def _starter(self) -> int:
         lib = self._lib
         for special in (lib.llama_vocab_bos, lib.llama_vocab_eos, lib.llama_vocab_eot):
-            token = int(special(self._vocab))
+            token = int(special(self.handle))
             if token >= 0:
                 return token
         return 0
