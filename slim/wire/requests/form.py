@@ -114,11 +114,11 @@ class StructuredOutputs:
 class FormFields:
     """A body's part. At most one of them."""
 
-    response_format: ResponseFormat | None = None
+    response_format: Annotated[ResponseFormat | None, "Text, JSON, or JSON by a schema: OpenAI's way."] = None
     json_schema: _Object = None
     grammar: _Grammar = None
     regex: _Pattern = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: Annotated[StructuredOutputs | None, "vLLM's way to the same."] = None
     guided_json: _Schema = None
     guided_regex: _Pattern = None
     guided_choice: _Choice = None
