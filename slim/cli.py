@@ -1,6 +1,7 @@
 """The command line: `slim-serve serve`, `info`, `--version`. Turns wrong settings into one line and an exit code."""
 
 import argparse
+import ipaddress
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from .compose import prepare
 from .config import SETTINGS, Settings, add_flags, load_settings
 from .errors import ConfigError
 from .hardware import default_threads, describe_machine
+from .keys import KeyRing
 from .models import resolve_model
 from .web import edge
 from .web.app import App
@@ -78,7 +80,15 @@ def serve(flags: Mapping[str, str | None]) -> None:
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         raise ConfigError(f"can't listen on {where} (SLM_HOST, SLM_PORT): {error.strerror or error}") from error
+    if not app.access.keys.required and not is_loopback(listener):
+        log.warning("everyone who reaches this address may use the server: set SLM_API_KEY, or listen on 127.0.0.1")
     trio.run(run_server, app, listener, settings.drain_s)
+
+
+def is_loopback(listener: edge.Listener) -> bool:
+    """Whether only this machine reaches the listener."""
+    host: str = listener.getsockname()[0]
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 async def run_server(app: App, listener: edge.Listener, drain_s: float) -> None:
@@ -91,8 +101,21 @@ async def run_server(app: App, listener: edge.Listener, drain_s: float) -> None:
             nursery.cancel_scope.cancel()
 
         await nursery.start(drain_at_signal, app, drain_s, stop)
+        if app.access.keys.path is not None and hasattr(signal, "SIGHUP"):  # not on Windows
+            await nursery.start(reload_at_hangup, app.access.keys)
         urls = await nursery.start(serve_http)
         log.info("listening on %s", ", ".join(urls))
+
+
+async def reload_at_hangup(keys: KeyRing, task_status: trio.TaskStatus[None]) -> None:
+    """At SIGHUP read the file of keys again. Requests that run go on, whatever becomes of their key."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            try:
+                log.info("API keys read again: %d are valid", keys.reload())
+            except ConfigError as error:
+                log.error("the API keys stay as they were: %s", error)
 
 
 async def drain_at_signal(app: App, drain_s: float, stop: trio.Event, task_status: trio.TaskStatus[None]) -> None:

@@ -2,17 +2,21 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from .config import Settings, load_settings
 from .engines import engine_maker
 from .engines.replica import Replica, Report
+from .keys import KeyRing
 from .logs import configure
 from .metrics import Metrics
 from .models import ModelChoice, resolve_model
 from .scheduler import Scheduler, SchedulerLimits
 from .web import edge
+from .web.access import PROBES, Access
 from .web.app import App
 from .web.completions import BodyLimits, Completions
+from .web.cors import Cors
 from .web.ops import Operations
 from .wire.completions import RequestLimits
 
@@ -52,9 +56,18 @@ def scheduler_limits(settings: Settings) -> SchedulerLimits:
 
 
 def build_app(settings: Settings, model_name: str, scheduler: Scheduler, metrics: Metrics) -> App:
-    """The HTTP side over a scheduler."""
+    """The HTTP side over a scheduler. Raises ConfigError."""
     metrics.watch(scheduler.statistics)
     body_limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s)
     request_limits = RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars)
     completions = Completions(scheduler, model_name, body_limits, request_limits)
-    return App(scheduler, completions, Operations(scheduler, metrics, model_name))
+    operations = Operations(scheduler, metrics, model_name)
+    cors = Cors(frozenset(origin.encode("ascii") for origin in settings.cors_origins))
+    return App(scheduler, completions, operations, build_access(settings), cors)
+
+
+def build_access(settings: Settings) -> Access:
+    """The check of keys, or of web pages where there are none. Raises ConfigError."""
+    keys = KeyRing(settings.api_key, Path(settings.api_keys_file) if settings.api_keys_file else None)
+    hosts = frozenset({settings.host.lower(), *settings.allowed_hosts})
+    return Access(keys, hosts, PROBES | {"/metrics"} if settings.metrics_open else PROBES)

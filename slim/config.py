@@ -7,6 +7,7 @@ since Kubernetes puts variables of its own (`SLM_SERVICE_HOST`) into every conta
 
 import argparse
 import difflib
+import ipaddress
 import math
 import os
 import re
@@ -26,6 +27,9 @@ DOTENV = Path(".env")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_VISIBLE = re.compile(r"[!-~]+")
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_-])?")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _BOOLEANS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 _DAY = 86400.0
 
@@ -42,6 +46,8 @@ class Rule:
     """The flag may stand without a value and then means true."""
     none: str = ""
     """How None is written."""
+    is_secret: bool = False
+    """The value must not be shown, right or wrong."""
 
 
 def _whole(low: int, high: int) -> Rule:
@@ -88,12 +94,48 @@ def _text() -> Rule:
     return Rule("UTF-8 text without control characters", parse)
 
 
+def _secret() -> Rule:
+    # An HTTP header carries nothing else unchanged.
+    def parse(text: str) -> str:
+        if not _VISIBLE.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Rule("visible ASCII characters without spaces", parse, is_secret=True)
+
+
+def _list(wanted: str, parse_item: Callable[[str], str]) -> Rule:
+    return Rule(wanted, lambda text: tuple(parse_item(item.strip().lower()) for item in text.split(",")))
+
+
+def _hosts() -> Rule:
+    def parse(text: str) -> str:
+        bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        if ":" in bare:
+            return str(ipaddress.IPv6Address(bare))
+        if text != "*" and not _HOST_NAME.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+    return _list("host names or addresses without ports, separated by commas, or *", parse)
+
+
+def _origins() -> Rule:
+    def parse(text: str) -> str:
+        if text != "*" and not _ORIGIN.fullmatch(text):
+            raise ValueError(text)
+        # Browsers leave the usual port out.
+        return text.removesuffix({"http": ":80", "https": ":443"}.get(text.partition(":")[0], ""))
+
+    return _list("origins such as https://app.example:8443 (no path), separated by commas, or *", parse)
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def _setting(default: object, rule: Rule, meaning: str, flag: str = "") -> Any:
-    return field(default=default, metadata={"rule": rule, "meaning": meaning, "flag": flag})
+    return field(default=default, repr=not rule.is_secret, metadata={"rule": rule, "meaning": meaning, "flag": flag})
 
 
 @frozen
@@ -136,6 +178,15 @@ class Settings:
     body_timeout_s: float = _setting(30.0, _seconds(zero=False), "Time a client has to send its request body")
     write_timeout_s: float = _setting(10.0, _seconds(zero=False), "Time after which a reader that takes nothing is cut")
     http2_cleartext: bool = _setting(False, _switch(), "Accept HTTP/2 without TLS")
+    api_key: str | None = _setting(None, _secret(), "Key that requests must carry; empty: none is needed")
+    api_keys_file: str | None = _setting(
+        None, _text(), "File of further keys, one name:digest a line; SIGHUP reads it again"
+    )
+    metrics_open: bool = _setting(False, _switch(), "Answer /metrics without a key, under any Host")
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), _hosts(), "Without keys: further names under which clients may reach the server"
+    )
+    cors_origins: tuple[str, ...] = _setting((), _origins(), "Web pages that may read the answers; empty: none")
     log_level: str = _setting("INFO", _choice("DEBUG", "INFO", "WARNING", "ERROR"), "Least level that is logged")
     log_json: bool = _setting(False, _switch(), "Log one JSON object per line")
     warnings: tuple[str, ...] = ()
@@ -160,6 +211,10 @@ class Setting:
         """The text that stands for `value` in a variable; empty for a None that has no word."""
         if value is None:
             return self.rule.none
+        if self.rule.is_secret:
+            return "(set)"
+        if isinstance(value, tuple):
+            return ",".join(value)
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -206,7 +261,8 @@ def load_settings(
                 try:
                     values[setting.name] = setting.rule.parse(text.strip())
                 except (ValueError, KeyError):
-                    wrong.append(f"{source}: {_quote(text)} is not {setting.rule.wanted}")
+                    shown = "the value" if setting.rule.is_secret else _quote(text)
+                    wrong.append(f"{source}: {shown} is not {setting.rule.wanted}")
                 break
     if wrong:
         raise ConfigError("; ".join(wrong))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from slim import errors
-from slim.wire.errors import TABLE, HttpError, error_event, error_reply
+from slim.wire.errors import TABLE, HttpError, InvalidApiKey, error_event, error_reply
 from support.sse import read_events
 
 WORDS = [
@@ -21,9 +21,12 @@ WORDS = [
     (errors.DeadlineExceeded("m"), 504, "timeout_error", "deadline_exceeded"),
     (errors.RequestCancelled("m"), 499, "invalid_request_error", None),
     (errors.EngineFailed("m"), 500, "server_error", "engine_error"),
+    (InvalidApiKey("m"), 401, "invalid_request_error", "invalid_api_key"),
+    (HttpError(403, "m"), 403, "invalid_request_error", None),
     (HttpError(404, "m"), 404, "invalid_request_error", None),
     (HttpError(408, "m"), 408, "invalid_request_error", None),
     (HttpError(413, "m"), 413, "invalid_request_error", None),
+    (HttpError(415, "m"), 415, "invalid_request_error", None),
     (errors.ConfigError("m"), 500, "server_error", None),
     (ZeroDivisionError("m"), 500, "server_error", None),
 ]  # fmt: skip
@@ -101,6 +104,10 @@ def test_a_missed_deadline_is_not_to_be_retried():
 
 def test_an_http_fault_carries_its_own_headers():
     assert error_reply(HttpError(405, "no", ((b"allow", b"GET"),))).headers == ((b"allow", b"GET"),)
+
+
+def test_a_missing_key_names_the_scheme_that_is_asked_for():
+    assert error_reply(InvalidApiKey("no")).headers == ((b"www-authenticate", b"Bearer"),)
 
 
 def test_an_error_in_a_stream_is_an_event_with_the_same_object():

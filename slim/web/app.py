@@ -13,7 +13,9 @@ from attrs import field, frozen
 from ..errors import SlimError
 from ..scheduler import Scheduler
 from ..wire.errors import HttpError
+from .access import Access
 from .completions import Completions
+from .cors import Cors
 from .http import Receive, Reply, Request, Scope, Send
 from .ops import Operations
 
@@ -29,6 +31,8 @@ class App:
     scheduler: Scheduler
     completions: Completions
     operations: Operations
+    access: Access
+    cors: Cors
     _routes: dict[str, dict[str, Handler]] = field(init=False)
 
     @_routes.default
@@ -76,7 +80,7 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, request: Request, send: Send) -> None:
-        reply = Reply(send, request)
+        reply = Reply(send, request, self.cors.headers(request))
         began = time.perf_counter()
         try:
             await self._answer(request, reply)
@@ -93,7 +97,12 @@ class App:
     async def _answer(self, request: Request, reply: Reply) -> None:
         try:
             request.check_framing()
-            await self._handler(request)(request, reply)
+            preflight = self.cors.preflight(request)
+            if preflight is None:
+                self.access.admit(request)
+                await self._handler(request)(request, reply)
+            else:
+                await reply.empty(preflight)
         except SlimError as error:
             await reply.error(error)
         except Exception as error:

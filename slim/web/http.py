@@ -35,6 +35,8 @@ class Request:
     receive: Receive
     id: str = field(init=False)
     """The client's X-Request-ID where it is safe, else a new one."""
+    tenant: str = field(init=False, default="")
+    """Whose API key it carries; empty on a server without keys."""
     headers: dict[bytes, bytes] = field(init=False)
     """Lower-case names; of repeated ones the last."""
     unread: bool = field(init=False)
@@ -111,6 +113,8 @@ class Reply:
 
     _send: Send
     _request: Request
+    _common: Headers = ()
+    """Headers of every answer, whatever it is."""
     status: int = 499
     """Of the head that was sent; 499 while nothing is: that is what the log says of a client that left."""
     state: ReplyState = ReplyState.NOTHING
@@ -125,6 +129,11 @@ class Reply:
             nursery.start_soon(self._request.wait_for_disconnect)
             await self._whole(status, headers, body)
             nursery.cancel_scope.cancel()
+
+    async def empty(self, headers: Headers) -> None:
+        """Send 204, which has no body, no type and no length (RFC 9110, 8.6)."""
+        await self._head(204, headers)
+        await self._body(b"", last=True)
 
     async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
         await self._head(status, headers)
@@ -152,7 +161,8 @@ class Reply:
             raise RuntimeError("the head was sent already")
         self.state, self.status = ReplyState.HEAD, status
         request_id = (b"x-request-id", self._request.id.encode("ascii"))
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, request_id]})
+        headers = (*headers, *self._common, request_id)
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def _body(self, data: bytes, *, last: bool) -> None:
         if self.state is not ReplyState.HEAD:

@@ -25,7 +25,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class HttpError(SlimError):
-    """A fault of the HTTP request itself: no such path, wrong method, body too large or too slow.
+    """A fault of the HTTP request itself: no such path, wrong method, body too large or too slow, no leave to ask.
 
     It carries its own `status` and extra `headers` (such as `allow`), names in lower case.
     """
@@ -34,6 +34,13 @@ class HttpError(SlimError):
         super().__init__(message)
         self.status = status
         self.headers = headers
+
+
+class InvalidApiKey(HttpError):
+    """The request carries no key that is valid here. The message must not contain what it carries."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(401, message, ((b"www-authenticate", b"Bearer"),))
 
 
 @frozen
@@ -53,6 +60,7 @@ TABLE: dict[type[BaseException], Row] = {
     InvalidRequest: Row(400, "invalid_request_error"),
     ContextLengthExceeded: Row(400, "invalid_request_error", "context_length_exceeded"),
     HttpError: Row(400, "invalid_request_error"),
+    InvalidApiKey: Row(401, "invalid_request_error", "invalid_api_key"),
     Unavailable: Row(503, "service_unavailable_error"),
     ModelLoading: Row(503, "service_unavailable_error", "model_loading"),
     ModelFailed: Row(503, "service_unavailable_error", "model_failed"),

@@ -31,7 +31,9 @@ from slim.web.app import App
 from slim.web.edge import EdgeLimits, GuardedServer, install
 
 install(EdgeLimits())
-SETTINGS = Settings(max_batch=4, max_queue_size=4, request_timeout_s=60.0, stall_s=30.0, log_level="WARNING")
+SETTINGS = Settings(
+    max_batch=4, max_queue_size=4, request_timeout_s=60.0, stall_s=30.0, log_level="WARNING", allowed_hosts=("slim",)
+)
 
 
 @define(eq=False)
