@@ -39,6 +39,7 @@ class FakeEngine:
         step_seconds: Callable[[int, int], float] = no_time,
         script: Sequence[bytes | Exception] | None = None,
         load_error: str | None = None,
+        chat_template: str | None = TEMPLATE,
     ) -> None:
         """`step_seconds` gets the jobs that decode and the prompt tokens of a step, and returns seconds."""
         self.slots = slots
@@ -46,6 +47,7 @@ class FakeEngine:
         self.prefill_chunk = prefill_chunk
         self.script = script
         self.load_error = load_error
+        self.chat_template = chat_template
         self.step_seconds = 0.0
         self.tokenizer = FakeTokenizer()
         self._cost = step_seconds
@@ -57,7 +59,7 @@ class FakeEngine:
         """Raises RuntimeError with `load_error` where one is set."""
         if self.load_error is not None:
             raise RuntimeError(self.load_error)
-        return EngineInfo(self.slots, self.context, self.slots * self.context, "fake", chat_template=TEMPLATE)
+        return EngineInfo(self.slots, self.context, self.slots * self.context, "fake", self.chat_template)
 
     @property
     def kv_used(self) -> int:
