@@ -6,7 +6,7 @@ import pytest
 from attrs import frozen
 
 from slim.errors import InvalidRequest
-from slim.wire.convert import BadValue, Fault, Range, Reader, json_size, read_object, strict_converter, structure
+from slim.wire.convert import BadValue, Fault, Items, Range, Reader, json_size, read_object, strict_converter, structure
 
 
 @frozen
@@ -178,6 +178,7 @@ class Marked:
     word: Literal["a", "b"] | None = None
     version: Literal[1, 2] = 1
     bounded: Annotated[int | None, Range(1, 9), "A described number."] = None
+    few: Annotated[tuple[Inner, ...], Items(1, 3), "A described list."] = ()
     described: Annotated[bool, "A described flag."] = False
     own: Annotated[str, Reader(lambda value: read_own(value), {"type": "string"})] = ""
 
@@ -201,7 +202,8 @@ def test_a_field_with_a_reader_of_its_own_is_read_by_it():
 
 
 def test_descriptions_change_nothing():
-    assert marked(word="b", version=2, bounded=9, described=True) == Marked("b", 2, 9, True)
+    made = marked(word="b", version=2, bounded=9, described=True, few=[{}])
+    assert made == Marked("b", 2, 9, (Inner(),), True)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,7 @@ def test_descriptions_change_nothing():
         *(("word", "c"), ("word", 1), ("word", ["a"])),
         *(("version", True), ("version", 1.0), ("version", "1"), ("version", 3)),
         *(("bounded", 0), ("bounded", 10), ("described", 1)),
+        *(("few", []), ("few", [{}] * 4), ("few", [5] * 4), ("few", {})),
     ],
 )
 def test_only_the_listed_values_of_their_kind_are_taken(field, value):
@@ -223,7 +226,23 @@ def test_a_refusal_names_no_more_than_twenty_fields():
     assert error.param == "words[0]"
     assert "words[19]" in str(error)
     assert "words[20]" not in str(error)
-    assert str(error).endswith("and 980 more")
+    assert str(error).endswith("; and more")
+
+
+def test_a_list_of_a_million_bad_items_is_given_up_early():
+    seen = []
+
+    def read(value):
+        seen.append(value)
+        raise BadValue("is bad")
+
+    @frozen
+    class Long:
+        items: tuple[Annotated[str, Reader(read, {})], ...] = ()
+
+    with pytest.raises(InvalidRequest):
+        structure(strict_converter(), {"items": [1] * 1_000_000}, Long)
+    assert len(seen) == 21
 
 
 @pytest.mark.parametrize(

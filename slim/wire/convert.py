@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 import attrs
 from attrs import frozen
 from cattrs import Converter, IterableValidationNote
-from cattrs.cols import homogenous_tuple_structure_factory
 from cattrs.errors import ClassValidationError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
 
@@ -25,7 +24,7 @@ MAX_DEPTH = 100
 """Levels of a JSON value that is handed on as it is. Python's own readers and writers end near a thousand."""
 
 MOST_FAULTS = 20
-"""Named in one refusal: a body may hold thousands."""
+"""Named in one refusal, and looked for in one list: a body may hold hundreds of thousands."""
 
 
 class BadValue(ValueError):
@@ -53,6 +52,14 @@ class Range:
 
     low: float = -(2**63)
     high: float = 2**63 - 1
+
+
+@frozen
+class Items:
+    """Inclusive bounds of the length of a list, for `Annotated`. Seen to before any item is looked at."""
+
+    low: int
+    high: int
 
 
 @frozen(eq=False)
@@ -104,7 +111,7 @@ def refuse(faults: Iterable[Fault]) -> None:
     if found:
         parts = [f"{fault.path}: {fault.text}" for fault in found[:MOST_FAULTS]]
         if len(found) > MOST_FAULTS:
-            parts.append(f"and {len(found) - MOST_FAULTS} more")
+            parts.append("and more")
         raise InvalidRequest("; ".join(parts), param=found[0].path)
 
 
@@ -117,6 +124,7 @@ def strict_converter() -> Converter:
     converter.register_structure_hook(float, _number_hook(float, Range()))
     converter.register_structure_hook_factory(_is_ranged, _range_hook)
     converter.register_structure_hook_factory(_is_read, _reader_hook)
+    converter.register_structure_hook_factory(_is_counted, _items_hook)
     converter.register_structure_hook_factory(_is_literal, _literal_hook)
     converter.register_structure_hook_factory(_is_tuple, _list_hook)
     converter.register_structure_hook_factory(attrs.has, _object_hook)
@@ -244,12 +252,42 @@ def _is_tuple(wanted: Any) -> bool:
 
 
 def _list_hook(wanted: Any, converter: Converter) -> Hook:
-    build = homogenous_tuple_structure_factory(wanted, converter)
+    kind = get_args(wanted)[0]
+    build = converter.get_structure_hook(kind)
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, list):
             raise BadValue("must be a list")
-        return build(value, wanted)
+        items: list[Any] = []
+        errors: list[Exception] = []
+        for place, item in enumerate(value):
+            try:
+                items.append(build(item, kind))
+            except (BadValue, ClassValidationError, IterableValidationError) as error:
+                error.add_note(IterableValidationNote("", place, kind))
+                errors.append(error)
+                if len(errors) > MOST_FAULTS:
+                    break
+        if errors:
+            raise IterableValidationError("", errors, wanted)
+        return tuple(items)
+
+    return hook
+
+
+def _is_counted(wanted: Any) -> bool:
+    return bool(marks(wanted, Items))
+
+
+def _items_hook(wanted: Any, converter: Converter) -> Hook:
+    bounds = marks(wanted, Items)[0]
+    kind = get_args(wanted)[0]
+    build = converter.get_structure_hook(kind)
+
+    def hook(value: Any, _: Any) -> Any:
+        if isinstance(value, list) and not bounds.low <= len(value) <= bounds.high:
+            raise BadValue(f"must have {bounds.low} to {bounds.high} items")
+        return build(value, kind)
 
     return hook
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from .convert import Range, Reader, marks, without_none
+from .convert import Items, Range, Reader, marks, without_none
 
 Schema = dict[str, Any]
 
@@ -72,9 +72,11 @@ def _json_default(value: Any) -> Any:
 
 
 def _type_schema(wanted: Any) -> Schema:
-    readers, ranges = marks(wanted, Reader), marks(wanted, Range)
-    if readers:
-        return dict(readers[0].schema)
+    for reader in marks(wanted, Reader):
+        return dict(reader.schema)
+    for items in marks(wanted, Items):
+        return _type_schema(get_args(wanted)[0]) | {"minItems": items.low, "maxItems": items.high}
+    ranges = marks(wanted, Range)
     if get_origin(wanted) is Annotated:
         wanted = get_args(wanted)[0]
     wanted = without_none(wanted)

@@ -8,6 +8,7 @@ from attrs import frozen
 from ...types import ChatPrompt
 from ..convert import (
     Fault,
+    Items,
     Range,
     Reader,
     json_size,
@@ -20,7 +21,7 @@ from ..convert import (
 from .call import Call, RequestLimits
 from .generation import GenerationFields, asked_length, generation, generation_faults
 from .messages import MAX_MESSAGES, Message, message_faults, messages_size, template_message
-from .tools import TOOL_CHOICE, Tool, template_tool, tool_faults
+from .tools import MAX_TOOLS, TOOL_CHOICE, Tool, template_tool, tool_faults
 from .unbuilt import CHAT_FIELDS, unbuilt_faults
 
 MAX_LOGPROBS = 20  # OpenAI's
@@ -32,8 +33,8 @@ KWARGS = Reader(read_mapping, {"type": "object"})
 class ConversationFields:
     """The part of a body that becomes the prompt."""
 
-    messages: Annotated[tuple[Message, ...], f"1 to {MAX_MESSAGES} messages."]
-    tools: Annotated[tuple[Tool, ...], "Functions that the model may call."] = ()
+    messages: Annotated[tuple[Message, ...], Items(1, MAX_MESSAGES), "The conversation so far."]
+    tools: Annotated[tuple[Tool, ...], Items(0, MAX_TOOLS), "Functions that the model may call."] = ()
     tool_choice: Annotated[str | None, TOOL_CHOICE, "Whether it must. Without it: auto."] = None
     parallel_tool_calls: Annotated[bool, "Several calls in one answer are allowed."] = True
     chat_template_kwargs: Annotated[Mapping[str, Any] | None, KWARGS, "More variables of the chat template."] = None
@@ -63,7 +64,6 @@ def parse_chat(body: bytes, limits: RequestLimits) -> Call:
     wrong beside the others or for this server; and nothing else, whatever the bytes are.
     """
     fields = read_object(body)
-    _check_number(fields)
     asked = structure(_CONVERTER, fields, ChatBody, unbuilt_faults(fields, CHAT_FIELDS))
     wanted = asked_length(asked)[1]
     max_tokens = limits.max_tokens if wanted is None else min(wanted, limits.max_tokens)
@@ -83,17 +83,9 @@ def parse_conversation(fields: dict[str, Any], limits: RequestLimits) -> ChatPro
 
     Raises InvalidRequest as `parse_chat` does.
     """
-    _check_number(fields)
     asked = structure(_CONVERTER, fields, ConversationFields)
     refuse(_conversation_faults(asked, limits))
     return _prompt(asked)
-
-
-def _check_number(fields: dict[str, Any]) -> None:
-    """Before each message costs time."""
-    messages = fields.get("messages")
-    if isinstance(messages, list) and not 1 <= len(messages) <= MAX_MESSAGES:
-        refuse([Fault("messages", f"must be 1 to {MAX_MESSAGES} messages")])
 
 
 def _chat_faults(asked: ChatBody, limits: RequestLimits, max_tokens: int) -> Iterator[Fault]:

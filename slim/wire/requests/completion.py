@@ -26,7 +26,7 @@ def _prompts(value: Any) -> tuple[TextOrIds, ...]:
         raise BadValue(
             "must be a string, or a list that is not empty: of strings, of token ids or of lists of token ids"
         )
-    if type(value[0]) is int:
+    if isinstance(value[0], int | float):
         return (_ids(value, ""),)
     if isinstance(value[0], list):
         return tuple(_ids(ids, f"[{place}]") for place, ids in enumerate(value))

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from attrs import frozen
 
-from ..convert import BadValue, Fault, Reader, json_size, read_mapping, valid_text
+from ..convert import BadValue, Fault, Items, Reader, json_size, read_mapping, valid_text
 
 MAX_MESSAGES = 10_000
+MAX_CALLS = 1000  # of one message
 
 _ROLES = {"developer": "system"}
 """OpenAI's newer word for the same; templates know the older one."""
@@ -88,7 +89,7 @@ class Message:
     ]
     content: Annotated[str | None, CONTENT, "Text, or parts of type text, which are joined by line breaks."] = None
     name: str | None = None
-    tool_calls: Annotated[tuple[ToolCall, ...], "Calls of an assistant's message."] = ()
+    tool_calls: Annotated[tuple[ToolCall, ...], Items(0, MAX_CALLS), "Calls of an assistant's message."] = ()
     tool_call_id: Annotated[str | None, "Which call a tool's message answers; required there."] = None
     reasoning_content: Annotated[str | None, "What the assistant thought before; the template decides."] = None
     reasoning: Annotated[str | None, "Another name of `reasoning_content`."] = None

@@ -70,8 +70,6 @@ class Tool:
 
 def tool_faults(tools: tuple[Tool, ...], choice: str | None) -> Iterator[Fault]:
     """What is wrong between the tools and the choice among them."""
-    if len(tools) > MAX_TOOLS:
-        yield Fault("tools", f"must not be more than {MAX_TOOLS}")
     names: set[str] = set()
     for place, tool in enumerate(tools):
         if tool.function.name in names:
