@@ -202,8 +202,10 @@ def test_all_texts_of_the_messages_count_as_the_prompt():
 
 
 def test_tools_count_as_the_prompt_too():
-    tool = {"type": "function", "function": {"name": "f", "description": "x" * 190}}
-    error = refusal(tools=[tool])
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 50}}
+    assert parse(tools=[tool])
+    assert parse(messages=[{"role": "user", "content": "x" * 150}])
+    error = refusal(messages=[{"role": "user", "content": "x" * 150}], tools=[tool])
     assert error.param == "tools"
     assert "200" in str(error)
 
