@@ -188,6 +188,12 @@ def test_scores_of_text_that_is_held_back_come_alone():
     assert sent(stream.events(0, [], [SCORE])) == [chunk({}, logprobs={"content": [SCORED], "refusal": None})]
 
 
+def test_an_empty_model_name_does_not_disturb_the_events():
+    stream = ChatStream(Head("", 1, ""), include_usage=True, scored=False)
+    (event,) = sent(stream.events(0, [Content("a")], ()))
+    assert (event["model"], event["choices"][0]["delta"]) == ("", {"content": "a"})
+
+
 @pytest.mark.parametrize("scored", [True, False])
 def test_nothing_new_is_no_event(scored):
     assert ChatStream(HEAD, False, scored).events(0, [], ()) == b""

@@ -151,6 +151,7 @@ def test_unknown_keys_of_messages_are_ignored():
         ({"role": "user", "content": "a", "tool_calls": [CALL]}, "tool_calls"),
         ({**CALLS, "tool_calls": "x"}, "tool_calls"),
         ({**CALLS, "tool_calls": [5]}, "tool_calls[0]"),
+        ({**CALLS, "tool_calls": [5] * 1001}, "tool_calls"),
         ({**CALLS, "tool_calls": [CALL, {"id": "1"}]}, "tool_calls[1].function"),
         ({**CALLS, "tool_calls": [{**CALL, "type": "custom"}]}, "tool_calls[0].type"),
         ({**CALLS, "tool_calls": [{**CALL, "id": 5}]}, "tool_calls[0].id"),
