@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,10 +50,22 @@ def made() -> Iterator[list[Engine]]:
         engine.close()
 
 
-@pytest.fixture(params=[make_fake, make_llama], ids=["fake", "llama"])
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that loads in no time."""
+    pytest.importorskip("llama_cpp", exc_type=ImportError)
+    from support import tiny_bert
+
+    return tiny_bert.write_model(tmp_path_factory.mktemp("bert") / "bert.gguf", tiny_bert.make_weights(), 1)
+
+
+@pytest.fixture(params=["fake", "llama"])
 def make(request: pytest.FixtureRequest, made: list[Engine]) -> Maker:
-    def loaded(**options: object) -> Engine:
-        engine: Engine = request.param(**options)
+    def loaded(**options: Any) -> Engine:
+        if request.param == "fake":
+            engine = make_fake(**options)
+        else:
+            engine = make_llama(path=request.getfixturevalue("encoder"), **options)
         made.append(engine)
         engine.load()
         return engine
@@ -99,8 +112,15 @@ def test_the_engine_says_that_it_embeds_and_what_it_can_hold(made: list[Engine])
         assert info.description
 
 
-def test_each_text_gets_progress_one_vector_of_length_one_and_its_end(make: Maker) -> None:
-    engine = make()
+@pytest.mark.parametrize("kind", ["fake", "llama"])
+def test_each_text_gets_progress_one_vector_of_length_one_and_its_end(
+    kind: str, made: list[Engine], request: pytest.FixtureRequest
+) -> None:
+    if kind == "llama":
+        engine = request.getfixturevalue("llama")
+    else:
+        made.append(engine := make_fake())
+        engine.load()
     jobs = [job(engine, str(number), text) for number, text in enumerate(TEXTS)]
     vectors, events = run(engine, jobs)
     for one in jobs:
@@ -244,9 +264,8 @@ def tokens_vectors(tokens: Sequence[int]):
     shape = ContextShape(sequences=1, tokens=256, batch=256, threads=1, kv_type="f16")
     context = PooledContext(model, shape, AbortFlag(), pooling=0)
     batch = Batch(lib, capacity=256, sequences=1)
-    batch.native.logits = None
     batch.put(tokens, position=0, sequence=0, output=True)
-    context.compute(batch)
+    context.decode(batch)
     rows = [np.ctypeslib.as_array(lib.llama_get_embeddings_ith(context.handle, i), (576,)) for i in range(len(tokens))]
     result = np.array(rows)
     context.close()

@@ -15,7 +15,7 @@ from attrs import define, field
 from ...types import Embedding, EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress
 from ..texts import TextQueue
 from .batch import Batch
-from .native import DECODE_ABORTED, AbortFlag, Context, ContextShape, LlamaError, Model, library
+from .native import AbortFlag, Context, ContextShape, LlamaError, Model, library
 from .vocab import Vocabulary
 
 log = logging.getLogger("slim.llama")
@@ -27,7 +27,10 @@ POOLINGS = {"mean": 1, "cls": 2, "last": 3}
 
 
 class PooledContext(Context):
-    """A context that gives one vector for each sequence of a batch, and no logits."""
+    """A context that gives one vector for each sequence of a batch.
+
+    `decode` serves models that only encode too: llama.cpp sees that they have no KV cache.
+    """
 
     def __init__(self, model: Model, shape: ContextShape, abort: AbortFlag, pooling: int) -> None:
         """Raises LlamaError when the memory does not suffice."""
@@ -50,16 +53,6 @@ class PooledContext(Context):
     @property
     def pooling(self) -> int:
         return int(self._lib.llama_pooling_type(self.handle))
-
-    def compute(self, batch: Batch) -> None:
-        """Raises LlamaError when it broke off or didn't fit; the context may then be unusable."""
-        # Models that only encode have no KV cache.
-        call = self._lib.llama_decode if self._memory else self._lib.llama_encode
-        code = call(self.handle, batch.native)
-        if code == DECODE_ABORTED:
-            raise LlamaError("llama.cpp was interrupted")
-        if code:
-            raise LlamaError(f"{call.__name__} returned {code}")
 
     def vector(self, sequence: int) -> Any:
         """The pooled vector of a sequence of the last batch, as an array that the next one overwrites."""
@@ -117,7 +110,6 @@ class LlamaEmbeddingEngine:
         )
         self._texts = TextQueue(self.slots, longest, len(self._vocab))
         self._batch = Batch(library(), capacity=self._shape.batch, sequences=self.slots)
-        self._batch.native.logits = None  # every token takes part
         self._native = self._open(self._model)
         name = next(name for name, number in POOLINGS.items() if number == self._native.pooling)
         return EngineInfo(
@@ -164,7 +156,7 @@ class LlamaEmbeddingEngine:
         self._batch.clear()
         for sequence, job in enumerate(jobs):
             self._batch.put(job.tokens, position=0, sequence=sequence, output=True)
-        self._running.compute(self._batch)
+        self._running.decode(self._batch)
         for sequence, job in enumerate(jobs):
             self._texts.remove(job.id)
             events.append(Progress(job.id, len(job.tokens), len(job.tokens)))
