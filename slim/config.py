@@ -149,6 +149,9 @@ class Settings:
         None, _text(), "GGUF file; empty: the small model of the smollm2 extra", flag="--model"
     )
     model_name: str | None = _setting(None, _text(), "Name that clients see; empty: the file's name")
+    chat_template: str | None = _setting(
+        None, _text(), "File with a Jinja chat template; empty: the one in the model's file"
+    )
     host: str = _setting("127.0.0.1", _text(), "Address to listen on; 0.0.0.0 for every IPv4 interface")
     port: int = _setting(8000, _whole(0, 65535), "TCP port to listen on; 0 takes a free one")
     n_ctx: int = _setting(4096, _whole(16, 1048576), "Context of one request in tokens, prompt and answer together")
@@ -163,6 +166,12 @@ class Settings:
     max_queue_size: int = _setting(32, _whole(0, 100000), "Requests that may wait for a slot before new ones get 503")
     prefill_chunk: int = _setting(128, _whole(1, 512), "Prompt tokens read per step")
     kv_type: str = _setting("f16", _choice("f16", "q8_0"), "Type of the KV cache; q8_0 halves its memory")
+    embeddings: bool = _setting(False, _switch(), "Make embeddings, and no text, with the model")
+    pooling: str = _setting(
+        "auto",
+        _choice("auto", "mean", "cls", "last"),
+        "How one embedding is made of the tokens' ones; auto: as the model's file says, else mean",
+    )
     mlock: bool = _setting(False, _switch(), "Lock the model in RAM so that it is never swapped out")
     request_timeout_s: float = _setting(120.0, _seconds(zero=False), "Deadline over queue wait and generation")
     max_tokens_limit: int = _setting(1024, _whole(1, 1048576), "Upper bound of a request's max_tokens")
@@ -177,6 +186,9 @@ class Settings:
     max_body_bytes: int = _setting(1048576, _whole(1024, 1073741824), "Upper bound of a request body in bytes")
     body_timeout_s: float = _setting(30.0, _seconds(zero=False), "Time a client has to send its request body")
     write_timeout_s: float = _setting(10.0, _seconds(zero=False), "Time after which a reader that takes nothing is cut")
+    sse_keepalive_s: float = _setting(
+        15.0, _seconds(zero=True), "Silence in a stream after which a comment is sent; 0 never"
+    )
     http2_cleartext: bool = _setting(False, _switch(), "Accept HTTP/2 without TLS")
     api_key: str | None = _setting(None, _secret(), "Key that requests must carry; empty: none is needed")
     api_keys_file: str | None = _setting(

@@ -53,6 +53,7 @@ OTHER = {
     "n_threads": ("3", 3),
     "n_gpu_layers": ("-1", -1),
     "kv_type": ("q8_0", "q8_0"),
+    "pooling": ("cls", "cls"),
     "log_level": ("DEBUG", "DEBUG"),
     "allowed_hosts": ("slim, [FD00::0:1],*", ("slim", "fd00::1", "*")),
     "cors_origins": ("https://a.example:8443, tauri://localhost", ("https://a.example:8443", "tauri://localhost")),
