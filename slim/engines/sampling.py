@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..types import EngineJob, Sampling, TokenScore
+from ..types import EngineJob, Mirostat, Sampling, TokenScore
 
 GREEDY_BELOW = 1e-5
 """A lower temperature would overflow the logits; it can only mean the likeliest token."""
@@ -20,6 +20,8 @@ ALLOWED_ABOVE = np.float32(-1e37)
 """No penalty takes a token below it."""
 FAR = np.float32(16)
 """Nats below the likeliest token, where a weight is so small that it is computed only when it is drawn."""
+ZIPF_TOKENS = 100
+"""Likely tokens that show how fast chances fall, as in Mirostat's paper."""
 BLOCK = 256
 """Values that are summed or compared as one before it is known where to look closer."""
 
@@ -60,7 +62,8 @@ class Tally:
 class Sampler:
     """The choice of one job's tokens. `choose` from the logits, then `accept` what was chosen, by turns.
 
-    Takes the job's constraint over: it is asked for a mask once for each token.
+    The order of what a request asks for is that of `slim.types.Sampling`; XTC comes after `min_p`, and Mirostat in
+    place of every cut. DRY is left to engines that have it. The job's constraint is asked for one mask for each token.
     """
 
     def __init__(self, job: EngineJob, end: frozenset[int]) -> None:
@@ -74,6 +77,8 @@ class Sampler:
         self._never = _ids(end if job.ignore_eos else ())
         bias = dict(sampling.logit_bias)
         self._bias = _ids(bias), np.array(list(bias.values()), np.float32)
+        self._bound = 2 * sampling.mirostat.tau if sampling.mirostat is not None else 0.0
+        """Mirostat's limit of surprise, in bits (mu in its paper)."""
         self._counts_output = bool(sampling.presence_penalty or sampling.frequency_penalty)
         self._output = Tally()
         self._counts_recent = sampling.repeat_penalty != 1 and sampling.repeat_last_n != 0
@@ -124,12 +129,6 @@ class Sampler:
             or self._constraint is not None
         )
 
-    @property
-    def _cuts(self) -> bool:
-        """Some tokens are left out before the draw."""
-        sampling = self.sampling
-        return bool(sampling.top_k or sampling.typical_p < 1 or sampling.top_p < 1 or sampling.min_p)
-
     def _remember(self, token: int) -> None:
         self._recent.add(token)
         if self._window is not None:
@@ -164,9 +163,19 @@ class Sampler:
         return token
 
     def _draw(self, row: Array) -> int:
-        if not self._cuts:
+        sampling = self.sampling
+        if sampling.mirostat is not None:
+            return self._draw_by_surprise(row, sampling.mirostat)
+        if (
+            sampling.xtc is None
+            and not (sampling.top_k or sampling.min_p)
+            and sampling.typical_p >= 1 <= sampling.top_p
+        ):
             return self._draw_from_all(row)
         ids, weights = self._survivors(row)
+        if sampling.xtc is not None and self._random.random() < sampling.xtc.probability:
+            kept = _without_the_likeliest(weights, sampling.xtc.threshold)
+            ids, weights = _keep(kept, ids), weights[kept]
         place = _place(weights, self._random.random())
         return place if ids is None else int(ids[place])
 
@@ -186,6 +195,23 @@ class Sampler:
             token = min(int((place - mass) / most), len(row) - 1)
             if not likely[token] and self._random.random() * most < np.exp((row[token] - top) * scale):
                 return token
+
+    def _draw_by_surprise(self, row: Array, mirostat: Mirostat) -> int:
+        """A draw from the tokens whose surprise is within the bound, which then moves towards the target (algorithms 1
+        and 2 of Basu et al. 2021)."""
+        top = row.max()
+        _check(top)
+        nats = (row - top) * np.float32(1 / self.sampling.temperature)
+        weights = np.exp(nats)
+        if mirostat.version == 1:
+            ids = likeliest(row, _zipf_count(nats[likeliest(row, ZIPF_TOKENS)], self._bound, len(row)))
+        else:
+            ids = np.flatnonzero(weights >= weights.sum() * np.exp2(-self._bound))
+            ids = ids if len(ids) else likeliest(row, 1)
+        place = _place(weights[ids], self._random.random())
+        surprise = -float(np.log2(weights[ids[place]] / weights[ids].sum()))
+        self._bound -= mirostat.eta * (surprise - mirostat.tau)
+        return int(ids[place])
 
     def _survivors(self, row: Array) -> tuple[Array | None, Array]:
         """The tokens that the cuts leave, None for all in order of their ids, and their weights."""
@@ -263,6 +289,25 @@ def _place(weights: Array, chance: float) -> int:
 def _above(sums: Array, wanted: float) -> int:
     """The first index whose running sum is above `wanted`. Where rounding leaves none, the last that adds something."""
     return min(int(sums.searchsorted(wanted, "right")), int(sums.searchsorted(sums[-1], "left")))
+
+
+def _without_the_likeliest(weights: Array, threshold: float) -> Array:
+    """All indices but those of at least `threshold` of the whole; of these the least likely stays (XTC)."""
+    least = max(weights.sum() * np.float32(threshold), np.finfo(np.float32).tiny)
+    likely = np.flatnonzero(weights >= least)
+    dropped = np.delete(likely, weights[likely].argmin()) if len(likely) else likely
+    return np.delete(np.arange(len(weights)), dropped)
+
+
+def _zipf_count(nats: Array, bound: float, size: int) -> int:
+    """How many of `size` tokens have a surprise up to `bound` bits, if chances fall by Zipf's law as these do."""
+    ranks = np.arange(1, len(nats), dtype=np.float64)
+    steps = np.log((ranks + 1) / ranks)
+    with np.errstate(all="ignore"):
+        slope = (steps * (nats[:-1] - nats[1:])).sum() / (steps * steps).sum()
+        above = slope - 1 or 1e-9
+        count = (above * np.exp2(bound) / (1 - float(size) ** -above)) ** (1 / slope)
+    return int(min(max(count, 1), size)) if np.isfinite(count) else size
 
 
 def _distance_from_typical(nats: Array, weights: Array) -> Array:

@@ -17,7 +17,7 @@ from ..sampling import Array, score
 from ..slots import SCORED, Chunk, Slot, SlotTable
 from .batch import Batch
 from .native import AbortFlag, Context, ContextShape, LlamaError, Model, library
-from .sampling import NATIVE, LlamaSampler
+from .sampling import SAMPLERS, DryMaker, LlamaSampler
 from .vocab import Vocabulary
 
 log = logging.getLogger("slim.llama")
@@ -65,6 +65,7 @@ class LlamaEngine:
     _native: Context | None = field(init=False, default=None)
     _table: SlotTable = field(init=False, default=attrs.Factory(lambda self: SlotTable(self.slots), takes_self=True))
     _vocab: Vocabulary = field(init=False)
+    _dry: DryMaker = field(init=False)
     _batch: Batch = field(init=False)
     _shape: ContextShape = field(init=False)
 
@@ -83,6 +84,7 @@ class LlamaEngine:
             kv_type=self.kv_type,
             scored=SCORED,
         )
+        self._dry = DryMaker(library(), self._vocab.handle, self._shape.tokens)
         self._batch = Batch(library(), capacity=self._shape.batch, sequences=self.slots)
         self._native = Context(self._model, self._shape, self._abort)
         return EngineInfo(
@@ -91,7 +93,7 @@ class LlamaEngine:
             kv_tokens=self._shape.tokens * self.slots,
             description=f"{self._model.description}, {self.threads} threads, KV {self.kv_type}",
             chat_template=self._model.chat_template,
-            samplers=NATIVE,
+            samplers=SAMPLERS,
         )
 
     @property
@@ -113,10 +115,7 @@ class LlamaEngine:
         slot = self._table.add(job)
         if not slot.inherits:
             self._running.forget(slot.number)
-        vocab = self._vocab
-        self._samplers[slot.number] = LlamaSampler(
-            job, vocab.end, library(), vocab.handle, size=len(vocab), context=self._shape.tokens
-        )
+        self._samplers[slot.number] = LlamaSampler(job, self._vocab.end, self._dry)
 
     def cancel(self, job_id: str) -> None:
         slot = self._table.remove(job_id)
@@ -152,6 +151,7 @@ class LlamaEngine:
     def close(self) -> None:
         self._close_context()
         if self._model is not None:
+            self._dry.close()
             self._model.close()
             self._model = None
 

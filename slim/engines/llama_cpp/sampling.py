@@ -1,49 +1,70 @@
-"""The samplers that llama.cpp has and numpy doesn't: DRY, XTC and Mirostat, on rows that our own sampler has prepared.
+"""DRY, the one sampler that is llama.cpp's own. Knows no slot, no batch and no other sampling.
 
-Knows no slot and no batch. DRY belongs to the penalties, XTC comes after `min_p`, Mirostat in place of every cut.
+It penalises tokens that would go on with a sequence that was there before; finding those is native work.
 """
 
 import ctypes
 from typing import Any
 
 import numpy as np
+from attrs import define, field
 
-from ...types import Dry, EngineJob, Mirostat
-from ..sampling import ALLOWED_ABOVE, Array, NoTokenError, Sampler, is_greedy
+from ...types import Dry, EngineJob
+from ..sampling import Array, Sampler
 
-NATIVE = frozenset({"dry", "xtc", "mirostat"})
-RANDOM_SEED = 0xFFFFFFFF
-"""LLAMA_DEFAULT_SEED: llama.cpp then takes a seed from the system."""
-MIROSTAT_TOKENS = 100
-"""Likely tokens that version 1 estimates the distribution's shape from, as in its paper."""
+SAMPLERS = frozenset({"dry", "xtc", "mirostat"})
+KEPT = 8
+"""Prepared samplers that stay for the next job: preparing one means looking for its breakers in every token."""
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("chance", np.float32)])
 """llama_token_data."""
 
 
-def native_seed(seed: int | None) -> int:
-    """Any integer as one of llama.cpp's 32-bit seeds, the same each time, and never the one that means random."""
-    return RANDOM_SEED if seed is None else seed % RANDOM_SEED
+@define(eq=False)
+class DryMaker:
+    """Makes native DRY samplers for one vocabulary. `close` it once."""
+
+    lib: Any
+    vocab: Any
+    """llama.cpp's vocabulary."""
+    context: int
+    """Tokens that a job may hold: as far as a sampler without a limit looks back."""
+    _prepared: dict[Dry, Any] = field(init=False, factory=dict)
+
+    def make(self, dry: Dry) -> Any:
+        """A sampler that has seen no token yet. `llama_sampler_free` it once."""
+        prepared = self._prepared.pop(dry, None)
+        self._prepared[dry] = self._prepare(dry) if prepared is None else prepared
+        if len(self._prepared) > KEPT:
+            self.lib.llama_sampler_free(self._prepared.pop(next(iter(self._prepared))))
+        return self.lib.llama_sampler_clone(self._prepared[dry])
+
+    def _prepare(self, dry: Dry) -> Any:
+        breakers = [text.encode("utf-8", "replace") for text in dry.breakers]
+        return self.lib.llama_sampler_init_dry(
+            self.vocab,
+            dry.multiplier,
+            dry.base,
+            dry.allowed_length,
+            self.context if dry.last_n < 0 else min(dry.last_n, self.context),
+            (ctypes.c_char_p * len(breakers))(*breakers),
+            len(breakers),
+        )
+
+    def close(self) -> None:
+        while self._prepared:
+            self.lib.llama_sampler_free(self._prepared.popitem()[1])
 
 
 class LlamaSampler(Sampler):
     """`close` it exactly once."""
 
-    def __init__(self, job: EngineJob, end: frozenset[int], lib: Any, vocab: Any, *, size: int, context: int) -> None:
-        """`vocab` is llama.cpp's vocabulary with `size` tokens; a job holds at most `context` of them."""
+    def __init__(self, job: EngineJob, end: frozenset[int], maker: DryMaker) -> None:
         super().__init__(job, end)
-        self._lib = lib
-        self._dry = self._xtc = self._mirostat = None
-        sampling, seed = job.sampling, native_seed(job.sampling.seed)
-        if sampling.dry is not None:
-            self._dry = _dry(lib, vocab, sampling.dry, context)
+        self._lib = maker.lib
+        self._dry = None if job.sampling.dry is None else maker.make(job.sampling.dry)
+        if self._dry is not None:
             for token in job.tokens:
-                lib.llama_sampler_accept(self._dry, token)
-        if is_greedy(sampling):
-            return
-        if sampling.mirostat is not None:
-            self._mirostat = _mirostat(lib, sampling.mirostat, seed, size)
-        elif sampling.xtc is not None:
-            self._xtc = lib.llama_sampler_init_xtc(sampling.xtc.probability, sampling.xtc.threshold, 1, seed)
+                self._lib.llama_sampler_accept(self._dry, token)
 
     def accept(self, token: int) -> None:
         super().accept(token)
@@ -51,65 +72,20 @@ class LlamaSampler(Sampler):
             self._lib.llama_sampler_accept(self._dry, token)
 
     def close(self) -> None:
-        for native in (self._dry, self._xtc, self._mirostat):
-            if native is not None:
-                self._lib.llama_sampler_free(native)
+        if self._dry is not None:
+            self._lib.llama_sampler_free(self._dry)
 
     @property
     def _changes_logits(self) -> bool:
         return self._dry is not None or super()._changes_logits
 
-    @property
-    def _cuts(self) -> bool:
-        return self._xtc is not None or super()._cuts
-
     def _penalise(self, row: Array) -> None:
         super()._penalise(row)
-        if self._dry is not None:
-            row[:] = self._apply(self._dry, np.arange(len(row)), row)[0]["logit"]
-
-    def _draw(self, row: Array) -> int:
-        if self._mirostat is None:
-            return super()._draw(row)
-        ids = np.flatnonzero(row > ALLOWED_ABOVE)
-        if len(ids) < 2:
-            return self._likeliest(row)
-        logits = row[ids]
-        logits = (logits - logits.max()) * np.float32(1 / self.sampling.temperature)
-        candidates, selected = self._apply(self._mirostat, ids, logits)
-        if not 0 <= selected < len(candidates):
-            raise NoTokenError("mirostat chose no token")
-        return int(candidates[selected]["id"])
-
-    def _survivors(self, row: Array) -> tuple[Array | None, Array]:
-        ids, weights = super()._survivors(row)
-        if self._xtc is None:
-            return ids, weights
-        with np.errstate(divide="ignore"):
-            logits = np.log(weights)
-        candidates, _ = self._apply(self._xtc, np.arange(len(weights)) if ids is None else ids, logits)
-        return candidates["id"], np.exp(candidates["logit"])
-
-    def _apply(self, native: Any, ids: Array, logits: Array) -> tuple[Array, int]:
-        """What the native sampler leaves of the candidates, and the index it selected among them, or -1."""
-        lib, data = self._lib, np.empty(len(ids), CANDIDATE)
-        data["id"], data["logit"], data["chance"] = ids, logits, 0
-        start = data.ctypes.data
-        array = lib.llama_token_data_array(ctypes.cast(start, lib.llama_token_data_p), len(data), -1, False)
-        lib.llama_sampler_apply(native, ctypes.byref(array))
-        first = (ctypes.addressof(array.data.contents) - start) // CANDIDATE.itemsize
-        return data[first : first + array.size], int(array.selected)
-
-
-def _dry(lib: Any, vocab: Any, dry: Dry, context: int) -> Any:
-    breakers = (ctypes.c_char_p * len(dry.breakers))(*(text.encode("utf-8", "replace") for text in dry.breakers))
-    last_n = context if dry.last_n < 0 else dry.last_n
-    return lib.llama_sampler_init_dry(
-        vocab, dry.multiplier, dry.base, dry.allowed_length, last_n, breakers, len(dry.breakers)
-    )
-
-
-def _mirostat(lib: Any, mirostat: Mirostat, seed: int, size: int) -> Any:
-    if mirostat.version == 1:
-        return lib.llama_sampler_init_mirostat(size, seed, mirostat.tau, mirostat.eta, MIROSTAT_TOKENS)
-    return lib.llama_sampler_init_mirostat_v2(seed, mirostat.tau, mirostat.eta)
+        if self._dry is None:
+            return
+        candidates = np.empty(len(row), CANDIDATE)
+        candidates["id"], candidates["logit"], candidates["chance"] = np.arange(len(row)), row, 0
+        data = ctypes.cast(candidates.ctypes.data, self._lib.llama_token_data_p)
+        array = self._lib.llama_token_data_array(data, len(row), -1, False)
+        self._lib.llama_sampler_apply(self._dry, ctypes.byref(array))
+        row[:] = candidates["logit"]
