@@ -4,21 +4,29 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from .chat.template import check_syntax
 from .config import Settings, load_settings
 from .engines import engine_maker
 from .engines.replica import Replica, Report
+from .errors import ConfigError
 from .keys import KeyRing
 from .logs import configure
 from .metrics import Metrics
 from .models import ModelChoice, resolve_model
+from .policy import LOOKAHEAD
 from .scheduler import Scheduler, SchedulerLimits
 from .web import edge
 from .web.access import PROBES, Access
 from .web.app import App
-from .web.completions import BodyLimits, Completions
+from .web.chat import Chat
+from .web.completions import Completions
 from .web.cors import Cors
+from .web.embeddings import Embeddings
+from .web.generation import Bodies, BodyLimits, Generator
 from .web.ops import Operations
-from .wire.completions import RequestLimits
+from .web.routes import routes
+from .web.tokenize import TokenizerRoutes
+from .wire.requests import RequestLimits
 
 log = logging.getLogger("slim")
 
@@ -47,7 +55,21 @@ def build_scheduler(settings: Settings, model: ModelChoice, metrics: Metrics) ->
     def make_replicas(deliver: Callable[[Report], None], clock: Callable[[], float]) -> list[Replica]:
         return [Replica(index, make_engine(), deliver, clock) for index in range(settings.replicas)]
 
-    return Scheduler(make_replicas, scheduler_limits(settings), metrics)
+    return Scheduler(
+        make_replicas, scheduler_limits(settings), metrics, chat_template=read_template(settings.chat_template)
+    )
+
+
+def read_template(path: str | None) -> str | None:
+    """The text of a template file. Raises ConfigError when it can't be read or is no Jinja."""
+    if path is None:
+        return None
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        check_syntax(source)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"SLM_CHAT_TEMPLATE: {path} can't be used: {error}") from error
+    return source
 
 
 def scheduler_limits(settings: Settings) -> SchedulerLimits:
@@ -58,12 +80,23 @@ def scheduler_limits(settings: Settings) -> SchedulerLimits:
 def build_app(settings: Settings, model_name: str, scheduler: Scheduler, metrics: Metrics) -> App:
     """The HTTP side over a scheduler. Raises ConfigError."""
     metrics.watch(scheduler.statistics)
-    body_limits = BodyLimits(settings.max_body_bytes, settings.body_timeout_s)
-    request_limits = RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars)
-    completions = Completions(scheduler, model_name, body_limits, request_limits)
-    operations = Operations(scheduler, metrics, model_name)
+    bodies = Bodies(scheduler, BodyLimits(settings.max_body_bytes, settings.body_timeout_s))
+    generator = Generator(scheduler, bodies, settings.sse_keepalive_s)
+    limits = RequestLimits(settings.max_tokens_limit, settings.max_prompt_chars, scheduler.places)
+    served = routes(
+        Completions(generator, model_name, limits),
+        Chat(generator, model_name, limits),
+        Embeddings(scheduler, bodies, model_name, limits, inputs_under_way(settings), settings.request_timeout_s),
+        TokenizerRoutes(scheduler, bodies, limits),
+        Operations(scheduler, metrics, model_name),
+    )
     cors = Cors(frozenset(origin.encode("ascii") for origin in settings.cors_origins))
-    return App(scheduler, completions, operations, build_access(settings), cors)
+    return App(scheduler, bodies, served, build_access(settings), cors)
+
+
+def inputs_under_way(settings: Settings) -> int:
+    """Inputs of one embedding request that hold places at a time: every slot, and one more for each replica."""
+    return min(settings.replicas * (settings.max_batch + LOOKAHEAD), scheduler_limits(settings).places)
 
 
 def build_access(settings: Settings) -> Access:

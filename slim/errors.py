@@ -35,12 +35,12 @@ class InvalidRequest(SlimError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt leaves no room for one new token in the model's context."""
 
-    def __init__(self, prompt_tokens: int, max_tokens: int, context: int) -> None:
+    def __init__(self, prompt_tokens: int, max_tokens: int, context: int, param: str = "prompt") -> None:
         super().__init__(
             f"This model's maximum context length is {context} tokens. However, you requested "
             f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the prompt, {max_tokens} for the completion). "
             "Please reduce the length of the prompt.",
-            param="prompt",
+            param=param,
         )
 
 

@@ -102,9 +102,9 @@ class Policy:
     """In order of arrival."""
     _rate: ServiceRate = field(factory=ServiceRate)
 
-    @property
-    def full(self) -> bool:
-        return len(self._places) >= self.bound
+    def has_room(self, jobs: int) -> bool:
+        """Whether so many more get a place."""
+        return len(self._places) + jobs <= self.bound
 
     def overloaded(self, now: float, jitter: float) -> Overloaded:
         """The refusal for a full system; `jitter` (0 to 1) spreads the retries."""
@@ -112,8 +112,8 @@ class Policy:
         return Overloaded(text, self.retry_after(now, jitter))
 
     def reserve(self, job_id: str, now: float) -> Place:
-        """A place for a new job. Raises RuntimeError when all are taken: ask `full` first."""
-        if self.full:
+        """A place for a new job. Raises RuntimeError when all are taken: ask `has_room` first."""
+        if not self.has_room(1):
             raise RuntimeError("no place is free")
         if not self._places:
             self._rate.skip_idle(now)
@@ -137,6 +137,11 @@ class Policy:
     def waiting(self) -> list[Place]:
         """Queued places, first to be served first."""
         return [place for place in self._places if place.state is JobState.QUEUED]
+
+    def positions(self) -> dict[str, int]:
+        """For each job without a slot, by id, how many of those are before it."""
+        before = (place for place in self._places if place.state is not JobState.RUNNING)
+        return {place.job_id: number for number, place in enumerate(before)}
 
     def count(self, *states: JobState) -> int:
         """Jobs that are in one of these states."""

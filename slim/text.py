@@ -1,12 +1,17 @@
 """From a token's bytes to the text a client may read: UTF-8 joining and stop strings. Pure: no engine, no HTTP.
 
-Every generation has one assembler, so streamed and whole answers are the same text.
+Every generation has one assembler, so streamed and whole answers are the same text. A token's score comes out with the
+text that the token begins, so that scores and text never disagree: what a stop string swallowed has none.
 """
 
+import math
 from codecs import utf_8_decode
+from collections import deque
 from collections.abc import Iterable
 
 from attrs import define, field
+
+from .types import TokenScore
 
 
 @define(eq=False)
@@ -94,19 +99,43 @@ class TextAssembler:
 
     _joiner: Utf8Joiner
     _matcher: StopMatcher
+    _decoded: int
+    """Characters that the tokens have made."""
+    _out: float
+    """Characters that have been let out."""
+    _scores: deque[tuple[int, TokenScore]]
+    """With the place of each token's first character."""
 
     def __init__(self, stops: Iterable[str]) -> None:
         self._joiner = Utf8Joiner()
         self._matcher = StopMatcher(tuple(stops))
+        self._decoded = 0
+        self._out = 0
+        self._scores = deque()
 
     @property
     def stopped(self) -> bool:
         """A stop string was reached: the generation is over."""
         return self._matcher.stopped
 
-    def feed(self, data: bytes) -> str:
-        return self._matcher.feed(self._joiner.feed(data))
+    def feed(self, data: bytes, score: TokenScore | None = None) -> str:
+        if score is not None:
+            self._scores.append((self._decoded, score))
+        joined = self._joiner.feed(data)
+        text = self._matcher.feed(joined)
+        self._decoded += len(joined)
+        self._out += len(text)
+        return text
 
     def finish(self) -> str:
         """The last text, once the generation has ended. It may still complete a stop."""
-        return self._matcher.feed(self._joiner.flush()) + self._matcher.flush()
+        text = self._matcher.feed(self._joiner.flush()) + self._matcher.flush()
+        self._out = self._out + len(text) if self.stopped else math.inf
+        return text
+
+    def take_scores(self) -> tuple[TokenScore, ...]:
+        """The scores of the tokens whose text has begun to come out since the last call."""
+        scores = []
+        while self._scores and self._scores[0][0] < self._out:
+            scores.append(self._scores.popleft()[1])
+        return tuple(scores)

@@ -30,9 +30,10 @@ ALLOWED: dict[str, set[str]] = {
     ".asgi": {".compose", ".errors"},
     ".cli": {"attrs", "signal", "trio", ".", ".compose", ".config", ".errors", ".hardware", ".keys"}
     | {".models", ".web.app", ".web.edge"},
-    ".compose": {".config", ".engines", ".engines.replica", ".keys", ".logs", ".metrics", ".models"}
-    | {".scheduler", ".web.access", ".web.cors"}
-    | {".web.app", ".web.completions", ".web.edge", ".web.ops", ".wire.completions"},
+    ".compose": {".chat.template", ".config", ".engines", ".engines.replica", ".errors", ".keys", ".logs", ".metrics"}
+    | {".models", ".policy", ".scheduler", ".web.access", ".web.app", ".web.chat", ".web.completions", ".web.cors"}
+    | {".web.edge", ".web.embeddings", ".web.generation", ".web.ops", ".web.routes", ".web.tokenize"}
+    | {".wire.requests"},
     ".config": {"attrs", "dotenv", ".errors"},
     ".engines": {
         "importlib",
@@ -91,8 +92,7 @@ ALLOWED: dict[str, set[str]] = {
     ".metrics": PURE | {"prometheus_client"},
     ".models": {"attrs", "importlib", ".config", ".errors"},
     ".policy": PURE,
-    ".preparation": PURE
-    | {".chat.formats", ".chat.template", ".engines.base", ".guidance", ".text"},
+    ".preparation": PURE | {".chat.formats", ".chat.output", ".chat.template", ".engines.base", ".guidance", ".text"},
     ".scheduler": {".scheduler.core", ".scheduler.job", ".scheduler.replicas"},
     ".scheduler.core": PURE
     | {
@@ -114,10 +114,12 @@ ALLOWED: dict[str, set[str]] = {
     ".types": {"attrs"},
     ".web": set(),
     ".web.access": {"attrs", ".keys", ".web.http", ".wire.errors"},
-    ".web.app": HANDLER | {"trio", ".web.access", ".web.cors", ".web.completions", ".web.ops", ".wire.errors"},
-    ".web.chat": HANDLER | {".answer", ".chat.output", ".web.generation"},
-    ".web.completions": HANDLER | {".web.generation"},
-    ".web.generation": HANDLER | {"trio", ".wire", ".wire.errors"},
+    ".web.app": HANDLER | {"trio", ".web.access", ".web.cors", ".web.generation", ".web.routes"},
+    ".web.chat": HANDLER
+    | {".answer", ".chat.output", ".web.generation"}
+    | {".wire.answers", ".wire.chat", ".wire.requests"},
+    ".web.completions": HANDLER | {".web.generation", ".wire.answers", ".wire.completions", ".wire.requests"},
+    ".web.generation": PURE | {"trio", ".scheduler", ".web.http", ".wire.errors", ".wire.sse"},
     ".web.cors": {"attrs", ".web.http", ".wire.errors"},
     ".web.edge": PURE | {"trio", "hypercorn", "socket", ".web.edge.connection", ".web.edge.http1"},
     ".web.edge.connection": PURE | {"trio", "hypercorn", "socket", ".web.edge.http1"},
@@ -125,7 +127,9 @@ ALLOWED: dict[str, set[str]] = {
     ".web.embeddings": PURE
     | {"trio", ".preparation", ".scheduler", ".web.generation", ".web.http", ".wire.embeddings", ".wire.requests"},
     ".web.http": PURE | {"trio", ".wire.errors"},
-    ".web.ops": HANDLER | {".metrics", ".wire.errors", ".wire.models", ".wire.readiness"},
+    ".web.ops": HANDLER | {".", ".metrics", ".wire.errors", ".wire.models", ".wire.openapi", ".wire.readiness"},
+    ".web.routes": {"attrs", ".web.chat", ".web.completions", ".web.embeddings", ".web.http", ".web.ops"}
+    | {".web.tokenize", ".wire.errors"},
     ".web.tokenize": PURE
     | {".engines.base", ".preparation", ".scheduler", ".web.generation", ".web.http"}
     | {".wire.requests", ".wire.tokenize"},
@@ -151,8 +155,7 @@ ALLOWED: dict[str, set[str]] = {
     ".wire.requests.completion": BODY
     | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.sampling", ".wire.requests.unbuilt"},
     ".wire.requests.form": BODY,
-    ".wire.requests.generation": BODY
-    | {".wire.requests.call", ".wire.requests.form", ".wire.requests.sampling"},
+    ".wire.requests.generation": BODY | {".wire.requests.call", ".wire.requests.form", ".wire.requests.sampling"},
     ".wire.requests.messages": BODY,
     ".wire.requests.sampling": BODY,
     ".wire.requests.tools": BODY,

@@ -13,9 +13,9 @@ from slim.policy import MOVES, JobState, Load, Place, Policy, choose_replica
 def test_all_places_taken_is_full_until_one_is_given_back() -> None:
     policy = Policy(bound=2)
     first, _ = policy.reserve("a", 0.0), policy.reserve("b", 0.0)
-    assert policy.full
+    assert not policy.has_room(1)
     policy.end(first, now=1.0)
-    assert not policy.full
+    assert policy.has_room(1)
     policy.reserve("c", 0.0)
     with pytest.raises(RuntimeError):
         policy.reserve("d", 0.0)
@@ -118,8 +118,8 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @rule()
     def arrive(self) -> None:
-        assert self.policy.full == (len(self.places) == 5)
-        if not self.policy.full:
+        assert self.policy.has_room(1) == (len(self.places) < 5)
+        if self.policy.has_room(1):
             self.places.append(self.policy.reserve(f"job {self.now}", self.now))
 
     @precondition(lambda self: self.places)

@@ -210,14 +210,14 @@ async def test_the_event_loop_stays_free_while_the_engine_works() -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
         await until(lambda: scheduler.readiness().status == "ready")
-        with scheduler.submit(Generation((Segment("a", True),), 2), "r") as ticket:
+        with scheduler.submit([Generation((Segment("a", True),), 2)], "r") as ticket:
             await trio.to_thread.run_sync(engine.stepping.wait, WAIT)
             assert threading.get_ident() not in engine.threads
             for _ in range(2):
                 engine.gate.release()
-            update = await ticket.receive()
+            (update,) = await ticket.receive()
             while update.reason is None:
-                update = await ticket.receive()
+                (update,) = await ticket.receive()
             assert update.reason is FinishReason.LENGTH
         scheduler.stop()
     assert engine.closed.is_set()
@@ -241,7 +241,7 @@ async def test_replicas_step_at_the_same_time(replicas: int) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
         await until(lambda: scheduler.statistics().replicas_ready == replicas)
-        tickets = [scheduler.submit(Generation((Segment("a", True),), 1), "r") for _ in range(replicas)]
+        tickets = [scheduler.submit([Generation((Segment("a", True),), 1)], "r") for _ in range(replicas)]
         for ticket in tickets:
-            assert (await ticket.receive()).error is None
+            assert (await ticket.receive())[0].error is None
         scheduler.stop()

@@ -33,15 +33,15 @@ def engine(slots: int = 4, **options: object) -> FakeEngine:
 async def read(ticket: Ticket) -> tuple[str, FinishReason | SlimError, Usage]:
     text = ""
     while True:
-        update = await ticket.receive()
+        (update,) = await ticket.receive()
         text += "".join(update.pieces)
         end = update.reason or update.error
         if end is not None:
-            return text, end, update.usage
+            return text, end, ticket.usage
 
 
 async def run(w: World, request: Generation, request_id: str = "r") -> tuple[str, FinishReason | SlimError, Usage]:
-    with w.scheduler.submit(request, request_id) as ticket:
+    with w.scheduler.submit([request], request_id) as ticket:
         return await read(ticket)
 
 
@@ -112,11 +112,11 @@ async def test_two_replicas_work_in_parallel(autojump_clock: MockClock) -> None:
 
 async def test_a_full_system_refuses_at_once_with_a_hint(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1, max_queue_size=2) as w:
-        tickets = [w.scheduler.submit(ask(100), "r") for _ in range(3)]
+        tickets = [w.scheduler.submit([ask(100)], "r") for _ in range(3)]
         await settle(1)
         before = trio.current_time()
         with pytest.raises(Overloaded) as refused:
-            w.scheduler.submit(ask(), "r")
+            w.scheduler.submit([ask()], "r")
         assert trio.current_time() == before
         assert 0 < (refused.value.retry_after or 0) <= 60
         assert w.metric("slm_rejected_total", reason="queue_full") == 1
@@ -126,9 +126,9 @@ async def test_a_full_system_refuses_at_once_with_a_hint(autojump_clock: MockClo
 
 async def test_without_a_queue_only_the_slots_are_places(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1, max_queue_size=0) as w:
-        with w.scheduler.submit(ask(3), "r") as ticket:
+        with w.scheduler.submit([ask(3)], "r") as ticket:
             with pytest.raises(Overloaded):
-                w.scheduler.submit(ask(), "r")
+                w.scheduler.submit([ask()], "r")
             await read(ticket)
         assert (await run(w, ask(1)))[1] is FinishReason.LENGTH
 
@@ -137,11 +137,11 @@ async def test_without_a_queue_only_the_slots_are_places(autojump_clock: MockClo
 async def test_a_cancelled_job_gives_its_place_back_at_once(autojump_clock: MockClock, when: float) -> None:
     """Reserved (its prompt is being tokenized), posted or in its first step, and decoding."""
     async with world([engine(1)], max_batch=1, max_queue_size=0) as w:
-        ticket = w.scheduler.submit(ask(100), "r")
+        ticket = w.scheduler.submit([ask(100)], "r")
         if when:
             await settle(when)
         ticket.cancel()
-        second = w.scheduler.submit(ask(2), "r")
+        second = w.scheduler.submit([ask(2)], "r")
         assert (await read(ticket))[1].__class__ is RequestCancelled
         assert (await read(second))[1] is FinishReason.LENGTH
         assert w.metric("slm_requests_total", outcome="cancelled") == 1
@@ -149,13 +149,13 @@ async def test_a_cancelled_job_gives_its_place_back_at_once(autojump_clock: Mock
 
 async def test_a_queued_job_that_is_cancelled_never_runs_and_holds_no_place(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1, max_queue_size=2) as w:
-        running = w.scheduler.submit(ask(20, "first"), "r")
+        running = w.scheduler.submit([ask(20, "first")], "r")
         await settle(1)
-        posted, queued = (w.scheduler.submit(ask(5, "never"), "r") for _ in range(2))
+        posted, queued = (w.scheduler.submit([ask(5, "never")], "r") for _ in range(2))
         await settle(1)
         for ticket in (posted, queued):
             ticket.cancel()
-        live = w.scheduler.submit(ask(3, "live"), "r")
+        live = w.scheduler.submit([ask(3, "live")], "r")
         assert (await read(running))[1] is FinishReason.LENGTH
         assert (await read(live))[1] is FinishReason.LENGTH
         assert w.metric("slm_generated_tokens_total") == 23
@@ -164,7 +164,7 @@ async def test_a_queued_job_that_is_cancelled_never_runs_and_holds_no_place(auto
 
 async def test_a_running_job_stops_within_one_step_of_its_cancel(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1) as w:
-        ticket = w.scheduler.submit(ask(1000), "r")
+        ticket = w.scheduler.submit([ask(1000)], "r")
         await settle(5.5)
         assert w.engines[0].kv_used > 0
         ticket.cancel()
@@ -181,7 +181,7 @@ async def test_a_running_job_stops_within_one_step_of_its_cancel(autojump_clock:
 async def test_a_job_that_ends_as_its_client_leaves_is_no_cancel_of_the_engine(autojump_clock: MockClock) -> None:
     """Its end is reported, but not read yet, when the client leaves."""
     async with world([engine(1)], max_batch=1) as w:
-        ticket = w.scheduler.submit(ask(3), "r")
+        ticket = w.scheduler.submit([ask(3)], "r")
         await settle(1.5)
         replica = w.replicas[0]
         replica.hang = True
@@ -195,7 +195,7 @@ async def test_a_job_that_ends_as_its_client_leaves_is_no_cancel_of_the_engine(a
 
 async def test_a_prefill_is_cancelled_between_its_chunks(autojump_clock: MockClock) -> None:
     async with world([engine(1, prefill_chunk=2)], max_batch=1) as w:
-        ticket = w.scheduler.submit(ask(5, "word " * 100), "r")
+        ticket = w.scheduler.submit([ask(5, "word " * 100)], "r")
         await settle(10.5)
         held = w.engines[0].kv_used
         assert 0 < held < 100
@@ -217,7 +217,7 @@ async def test_a_deadline_ends_a_running_job_and_frees_its_slot(autojump_clock: 
 
 async def test_a_deadline_in_the_queue_means_that_the_job_never_runs(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1, request_timeout_s=5.5) as w:
-        for ticket in [w.scheduler.submit(ask(100), "r") for _ in range(3)]:
+        for ticket in [w.scheduler.submit([ask(100)], "r") for _ in range(3)]:
             assert isinstance((await read(ticket))[1], DeadlineExceeded)
         await settle(3)
         assert w.metric("slm_generated_tokens_total") == 6
@@ -227,7 +227,7 @@ async def test_a_deadline_in_the_queue_means_that_the_job_never_runs(autojump_cl
 
 async def test_a_deadline_is_kept_while_the_prompt_is_tokenized(autojump_clock: MockClock) -> None:
     async with world([engine(1)], request_timeout_s=5.0) as w:
-        w.tokenizing.seconds = 60.0
+        w.preparing.seconds = 60.0
         assert isinstance((await run(w, ask()))[1], DeadlineExceeded)
         assert trio.current_time() == pytest.approx(5.0)
         assert w.scheduler.statistics().queued == 0
@@ -235,11 +235,11 @@ async def test_a_deadline_is_kept_while_the_prompt_is_tokenized(autojump_clock: 
 
 async def test_a_reader_that_does_not_read_holds_no_slot(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1) as w:
-        with w.scheduler.submit(ask(20), "r") as ticket:
+        with w.scheduler.submit([ask(20)], "r") as ticket:
             await settle(30)
             assert w.scheduler.statistics().running == 0
             assert w.metric("slm_requests_total", outcome="ok") == 1
-            update = await ticket.receive()
+            (update,) = await ticket.receive()
             assert len(update.pieces) == 20
             assert update.reason is FinishReason.LENGTH
 
@@ -265,7 +265,7 @@ async def test_text_that_was_held_back_comes_out_at_the_end(autojump_clock: Mock
 async def test_a_fault_of_one_job_leaves_the_others_alone(autojump_clock: MockClock) -> None:
     fake = engine(2)
     async with world([fake]) as w:
-        good = w.scheduler.submit(ask(10), "r")
+        good = w.scheduler.submit([ask(10)], "r")
         await settle(2)
         fake.script = [b"a", JobFault("no such thing")]
         _, end, _ = await run(w, ask(10))
@@ -279,7 +279,7 @@ async def test_a_fault_of_one_job_leaves_the_others_alone(autojump_clock: MockCl
 async def test_a_broken_step_fails_its_jobs_and_the_replica_serves_on(autojump_clock: MockClock) -> None:
     fake = engine(2, script=[b"a", RuntimeError("decode failed")])
     async with world([fake]) as w:
-        tickets = [w.scheduler.submit(ask(10), "r") for _ in range(2)]
+        tickets = [w.scheduler.submit([ask(10)], "r") for _ in range(2)]
         for ticket in tickets:
             assert isinstance((await read(ticket))[1], EngineFailed)
         fake.script = None
@@ -289,13 +289,13 @@ async def test_a_broken_step_fails_its_jobs_and_the_replica_serves_on(autojump_c
 
 async def test_two_broken_steps_within_a_minute_end_the_replica(autojump_clock: MockClock) -> None:
     async with world([engine(1, script=[RuntimeError("decode failed")])], max_batch=1) as w:
-        tickets = [w.scheduler.submit(ask(10), "r") for _ in range(4)]
+        tickets = [w.scheduler.submit([ask(10)], "r") for _ in range(4)]
         for ticket in tickets:
             assert isinstance((await read(ticket))[1], EngineFailed | ModelFailed)
         assert w.scheduler.readiness().status == "failed"
         assert "decode failed" in (w.scheduler.readiness().error or "")
         with pytest.raises(ModelFailed):
-            w.scheduler.submit(ask(), "r")
+            w.scheduler.submit([ask()], "r")
         assert w.metric("slm_requests_total", outcome="engine_error") == 4
 
 
@@ -318,13 +318,13 @@ async def test_a_model_that_does_not_load_is_failed_and_says_why(autojump_clock:
     async with world([engine(load_error="bad magic")]) as w:
         assert w.scheduler.readiness().status == "failed"
         with pytest.raises(ModelFailed, match="bad magic"):
-            w.scheduler.submit(ask(), "r")
+            w.scheduler.submit([ask()], "r")
         assert w.metric("slm_rejected_total", reason="not_ready") == 1
 
 
 async def test_a_step_that_hangs_is_reported_as_stalled_until_it_returns(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1, max_queue_size=2, stall_s=10.0, request_timeout_s=300.0) as w:
-        with w.scheduler.submit(ask(3), "r") as ticket:
+        with w.scheduler.submit([ask(3)], "r") as ticket:
             await settle(1.5)
             w.replicas[0].hang = True
             await settle(9)
@@ -332,7 +332,7 @@ async def test_a_step_that_hangs_is_reported_as_stalled_until_it_returns(autojum
             await settle(5)
             assert w.scheduler.readiness().status == "stalled"
             with pytest.raises(Stalled):
-                w.scheduler.submit(ask(), "r")
+                w.scheduler.submit([ask()], "r")
             w.replicas[0].hang = False
             w.replicas[0].news.set()
             assert (await read(ticket))[1] is FinishReason.LENGTH
@@ -358,9 +358,9 @@ async def test_a_prompt_that_fills_the_context_is_refused_and_its_place_is_free(
 
 async def test_drain_ends_what_waits_and_lets_what_runs_finish(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1) as w:
-        running = w.scheduler.submit(ask(5), "r")
+        running = w.scheduler.submit([ask(5)], "r")
         await settle(1.5)
-        waiting = [w.scheduler.submit(ask(5), "r") for _ in range(2)]
+        waiting = [w.scheduler.submit([ask(5)], "r") for _ in range(2)]
         await settle(0.1)
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -370,7 +370,7 @@ async def test_drain_ends_what_waits_and_lets_what_runs_finish(autojump_clock: M
             assert trio.current_time() == began
             assert w.scheduler.readiness().status == "draining"
             with pytest.raises(Draining):
-                w.scheduler.submit(ask(), "r")
+                w.scheduler.submit([ask()], "r")
             assert (await read(running))[1] is FinishReason.LENGTH
         assert trio.current_time() - began < 6
         assert w.metric("slm_requests_total", outcome="shutdown") == 2
@@ -379,7 +379,7 @@ async def test_drain_ends_what_waits_and_lets_what_runs_finish(autojump_clock: M
 
 async def test_drain_cuts_what_is_still_running_after_its_budget(autojump_clock: MockClock) -> None:
     async with world([engine(1)], max_batch=1) as w:
-        running = w.scheduler.submit(ask(1000), "r")
+        running = w.scheduler.submit([ask(1000)], "r")
         await settle(1.5)
         began = trio.current_time()
         await w.scheduler.drain(10.0)
@@ -397,7 +397,7 @@ async def test_every_job_ends_once_and_all_gauges_return_to_zero(autojump_clock:
         async def one() -> None:
             await trio.sleep(rng.uniform(0, 100))
             try:
-                with w.scheduler.submit(ask(rng.randint(1, 20), "word " * rng.randint(1, 300)), "r") as ticket:
+                with w.scheduler.submit([ask(rng.randint(1, 20), "word " * rng.randint(1, 300))], "r") as ticket:
                     with trio.move_on_after(rng.choice([1, 3, 1000])) as scope:
                         ends.append((await read(ticket))[1])
                     if scope.cancelled_caught:
@@ -440,7 +440,7 @@ async def test_loading_is_refused_with_a_hint() -> None:
         await nursery.start(scheduler.run)
         assert scheduler.readiness().status == "loading"
         with pytest.raises(ModelLoading) as refused:
-            scheduler.submit(ask(), "r")
+            scheduler.submit([ask()], "r")
         assert refused.value.retry_after
         gate.set()
         scheduler.stop()

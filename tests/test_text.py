@@ -1,5 +1,6 @@
 """Text: the same result however the bytes are cut, and nothing held back without need."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slim.text import StopMatcher, TextAssembler, Utf8Joiner
+from slim.types import TokenScore
 
 SMALL = st.text("abc", max_size=12)
 STOPS = st.lists(st.text("abc", min_size=1, max_size=4), max_size=4).map(tuple)
@@ -159,3 +161,50 @@ def test_only_the_longest_possible_beginning_of_a_stop_is_held_back(text, stops,
 @given(BYTES, CUTS)
 def test_without_stops_every_byte_comes_out(data, points):
     assert run(TextAssembler(()), cut(data, points)) == data.decode("utf-8", "replace")
+
+
+def score(data: bytes) -> TokenScore:
+    return TokenScore(data, -1.0)
+
+
+def scored(tokens: Sequence[bytes], stops: Sequence[str] = ()) -> list[tuple[str, bytes]]:
+    """The text of each token and of the end, with the bytes of the tokens whose scores came with it."""
+    assembler = TextAssembler(stops)
+    out = []
+    for data in tokens:
+        text = assembler.feed(data, score(data))
+        out.append((text, b"|".join(one.data for one in assembler.take_scores())))
+    text = "" if assembler.stopped else assembler.finish()
+    out.append((text, b"|".join(one.data for one in assembler.take_scores())))
+    return out
+
+
+def test_a_score_comes_with_the_text_of_its_token() -> None:
+    assert scored([b"one", b" two"]) == [("one", b"one"), (" two", b" two"), ("", b"")]
+
+
+def test_scores_of_a_split_character_come_together_with_it() -> None:
+    assert scored([b"\xf0\x9f", b"\x98", b"\x80!"]) == [
+        ("", b""),
+        ("", b""),
+        ("\U0001f600!", b"\xf0\x9f|\x98|\x80!"),
+        ("", b""),
+    ]
+
+
+def test_scores_of_held_back_text_wait_with_it() -> None:
+    assert scored([b"a<", b"e", b"x"], ["<end>"]) == [("a", b"a<"), ("", b""), ("<ex", b"e|x"), ("", b"")]
+
+
+def test_what_a_stop_string_swallowed_has_no_score() -> None:
+    assert scored([b"a", b"b<", b"end", b">"], ["<end>"]) == [
+        ("a", b"a"),
+        ("b", b"b<"),
+        ("", b""),
+        ("", b""),
+        ("", b""),
+    ]
+
+
+def test_at_the_end_every_token_has_its_score() -> None:
+    assert scored([b"a", b"", b"<e"], ["<end>"]) == [("a", b"a"), ("", b""), ("", b""), ("<e", b"|<e")]

@@ -18,7 +18,18 @@ from queue import SimpleQueue
 from attrs import define, field, frozen
 
 from ..text import TextAssembler
-from ..types import EngineEvent, EngineInfo, EngineJob, Finished, FinishReason, Progress, Token
+from ..types import (
+    Embedding,
+    EngineEvent,
+    EngineInfo,
+    EngineJob,
+    Finished,
+    FinishReason,
+    Progress,
+    PromptScores,
+    Token,
+    TokenScore,
+)
 from .base import Engine, Tokenizer
 
 log = logging.getLogger("slim.replica")
@@ -82,7 +93,13 @@ class Ended:
     reason: FinishReason | None = None
     tail: str = ""
     """Text that was held back until now."""
+    scores: tuple[TokenScore, ...] = ()
+    """Those of the tail."""
     error: str | None = None
+
+
+ReplicaEvent = Ready | Broken | Started | Progress | Embedding | Ended
+NOTHING: Mapping[str, tuple[TokenScore, ...]] = {}
 
 
 @frozen
@@ -94,12 +111,16 @@ class Report:
     """Clock time in seconds when the step had finished."""
     tokens: Mapping[str, str]
     """One new token for each of these jobs, and the text that became certain with it, maybe empty."""
-    events: tuple[Ready | Broken | Started | Progress | Ended, ...]
-    """What else happened, in order. An Ended counts after the tokens."""
+    events: tuple[ReplicaEvent, ...]
+    """What else happened, in order, after the tokens."""
     kv_used: int
     """Tokens that running jobs hold."""
     stepped: int | None = None
     """Jobs in the step, None when the report only answers commands."""
+    scores: Mapping[str, tuple[TokenScore, ...]] = NOTHING
+    """What became certain with `tokens`, for the jobs that asked."""
+    prompt_scores: tuple[PromptScores, ...] = ()
+    """In order, before the tokens."""
 
 
 @define(eq=False)
@@ -116,7 +137,9 @@ class Replica:
     _pending: deque[EngineJob] = field(factory=deque)
     _texts: dict[str, TextAssembler] = field(factory=dict)
     _tokens: dict[str, str] = field(factory=dict)
-    _events: list[Ready | Broken | Started | Progress | Ended] = field(factory=list)
+    _scores: dict[str, tuple[TokenScore, ...]] = field(factory=dict)
+    _prompt_scores: list[PromptScores] = field(factory=list)
+    _events: list[ReplicaEvent] = field(factory=list)
     _slots: int = 0
     _last_fault: float = float("-inf")
     _broken: str | None = None
@@ -229,9 +252,18 @@ class Replica:
     def report(self, stepped: int | None = None) -> None:
         """Deliver what has gathered. A report without events is sent only for a finished step."""
         if self._events or stepped is not None:
-            events, self._events = tuple(self._events), []
-            tokens, self._tokens = self._tokens, {}
-            self.deliver(Report(self.index, self.clock(), tokens, events, self.engine.kv_used, stepped))
+            report = Report(
+                self.index,
+                self.clock(),
+                self._tokens,
+                tuple(self._events),
+                self.engine.kv_used,
+                stepped,
+                self._scores,
+                tuple(self._prompt_scores),
+            )
+            self._tokens, self._scores, self._events, self._prompt_scores = {}, {}, [], []
+            self.deliver(report)
 
     def _admit(self) -> None:
         while self._pending and len(self._texts) < self._slots:
@@ -250,15 +282,20 @@ class Replica:
         if text is None:
             return  # a stop string ended the job earlier in this step
         if isinstance(event, Token):
-            self._tokens[event.job_id] = text.feed(event.data)
+            self._tokens[event.job_id] = text.feed(event.data, event.score)
+            if event.score is not None:
+                self._scores[event.job_id] = text.take_scores()
             if text.stopped:
                 self.engine.cancel(event.job_id)
                 self._leave(Ended(event.job_id, FinishReason.STOP))
-        elif isinstance(event, Progress):
+        elif isinstance(event, Progress | Embedding):
             self._events.append(event)
+        elif isinstance(event, PromptScores):
+            self._prompt_scores.append(event)
         elif isinstance(event, Finished):
             tail = text.finish()
-            self._leave(Ended(event.job_id, FinishReason.STOP if text.stopped else event.reason, tail))
+            reason = FinishReason.STOP if text.stopped else event.reason
+            self._leave(Ended(event.job_id, reason, tail, text.take_scores()))
         else:
             self._leave(Ended(event.job_id, error=event.error))
 

@@ -11,37 +11,26 @@ that still has it is told. Knows nothing of HTTP and JSON.
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import trio
 from attrs import frozen
 
-from ..engines.replica import Ended, Replica, Started
-from ..errors import (
-    ContextLengthExceeded,
-    DeadlineExceeded,
-    Draining,
-    EngineFailed,
-    ModelFailed,
-    ModelLoading,
-    RequestCancelled,
-    SlimError,
-    Stalled,
-    Unavailable,
-)
+from ..engines.replica import Ended, Replica, Report, Started
+from ..errors import DeadlineExceeded, EngineFailed, InvalidRequest, RequestCancelled, SlimError
 from ..metrics import Metrics
 from ..policy import JobState, Policy
-from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, Progress, Statistics
-from .job import Job, Ticket
+from ..preparation import Model, with_choice
+from ..types import EngineInfo, EngineJob, FinishReason, Generation, Outcome, Progress, Statistics
+from .ending import log_record, refusal
+from .job import Bell, Job, PromptState, Ticket
+from .preparing import Preparing
 from .replicas import JobEvent, MakeReplicas, Readiness, ReplicaSet, drive_in_thread
-from .tokenizing import Tokenizing
 
+T = TypeVar("T")
 log = logging.getLogger("slim.generation")
-
-RETRY_LOADING, RETRY_DRAINING, RETRY_STALLED = 2.0, 1.0, 5.0
-"""Seconds. A small model loads in a few; behind a balancer another instance takes a drained client at once."""
-
 
 @frozen
 class SchedulerLimits:
@@ -62,19 +51,31 @@ class Scheduler:
         limits: SchedulerLimits,
         metrics: Metrics,
         drive: Callable[[Replica], Awaitable[None]] = drive_in_thread,
-        tokenizing: Tokenizing | None = None,
+        preparing: Preparing | None = None,
+        chat_template: str | None = None,
     ) -> None:
-        """`drive` and `tokenizing` are the two ways to a thread; a test in virtual time has none."""
+        """`drive` and `preparing` are the two ways to a thread; a test in virtual time has none.
+
+        `chat_template` is used instead of the model's own.
+        """
         self._limits = limits
         self._metrics = metrics
         self._replicas = ReplicaSet(
-            make_replicas, limits.stall, self._on_tokens, self._on_event, metrics.step, self._wake, drive
+            make_replicas,
+            limits.stall,
+            self._on_tokens,
+            self._on_event,
+            metrics.step,
+            self._wake,
+            drive,
+            chat_template,
         )
         self._policy = Policy(limits.places)
         self._jobs: dict[str, Job] = {}
+        self._curious: dict[str, Job] = {}  # those that want to know their place in the queue
         self._leaving: dict[str, float] = {}  # cancelled, but a replica still has it; since when
         self._wakeup = trio.open_memory_channel[None](1)
-        self._tokenizing = tokenizing or Tokenizing()
+        self._preparing = preparing or Preparing()
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._emptied = trio.Event()
@@ -92,7 +93,7 @@ class Scheduler:
             finally:
                 self._nursery = None
                 self._shut_down(self._jobs.values())
-                await self._tokenizing.finish()
+                await self._preparing.finish()
                 self._replicas.stop()
 
     def stop(self) -> None:
@@ -141,34 +142,63 @@ class Scheduler:
         )
 
     @property
-    def context(self) -> int | None:
-        """Tokens that one request may hold, once a model is loaded."""
-        return None if self._replicas.model is None else self._replicas.model[0].context
+    def places(self) -> int:
+        """Jobs that the whole system holds at most."""
+        return self._limits.places
 
-    def check(self) -> None:
+    @property
+    def info(self) -> EngineInfo | None:
+        """What the engine says of itself, once a model is loaded."""
+        return None if self._replicas.model is None else self._replicas.model.info
+
+    async def run_with_model(self, work: Callable[[Model], T]) -> T:
+        """Do work that only reads the model, off the event loop. Raises what it raises, and an Unavailable."""
+        model = self._replicas.model
+        readiness = self.readiness()
+        if model is None or readiness.status == "draining":
+            self._metrics.rejected("draining" if readiness.status == "draining" else "not_ready")
+            raise refusal(readiness)
+        return await self._preparing.run(lambda: work(model))
+
+    def check(self, jobs: int = 1) -> None:
         """Raise the Unavailable that `submit` would raise now: asked before a body is read, a refusal costs nothing."""
         readiness = self.readiness()
         if readiness.status != "ready":
             self._metrics.rejected("draining" if readiness.status == "draining" else "not_ready")
             raise refusal(readiness)
-        if self._policy.full:
+        if not self._policy.has_room(jobs):
             self._metrics.rejected("queue_full")
             raise self._policy.overloaded(trio.current_time(), random.random())
 
-    def submit(self, request: Generation, request_id: str, tenant: str = "") -> Ticket:
-        """Reserve a place for the request. Raises an Unavailable; nothing is kept of a refused request.
+    def submit(self, requests: Sequence[Generation], request_id: str, tenant: str = "") -> Ticket:
+        """Reserve a place for each choice of each prompt, or for none. Raises an Unavailable; nothing is then kept.
 
         `request_id` is for the log: a client may send the same one twice.
         """
-        self.check()
+        self.check(sum(request.choices for request in requests))
         assert self._nursery is not None  # else it isn't ready
+        ticket_id, bell, jobs = secrets.token_hex(12), Bell(), list[Job]()
+        for request in requests:
+            several = request.choices > 1
+            prompt = PromptState(f"{ticket_id}-{len(jobs)}" if several else "", request)
+            prompt.done = trio.Event() if several else None
+            for _ in range(request.choices):
+                jobs.append(self._admit(prompt, f"{ticket_id}-{len(jobs)}", request_id, len(jobs), tenant, bell))
+        return Ticket(ticket_id, jobs, bell, self._abandon)
+
+    def _admit(
+        self, prompt: PromptState, job_id: str, request_id: str, index: int, tenant: str, bell: Bell
+    ) -> Job:
+        assert self._nursery is not None
         now = trio.current_time()
-        job_id = secrets.token_hex(12)
         scope = trio.CancelScope(deadline=now + self._limits.request_timeout)
-        job = Job(job_id, request_id, request, tenant, self._policy.reserve(job_id, now), now, scope)
+        place = self._policy.reserve(job_id, now)
+        job = Job(job_id, request_id, index, prompt, tenant, place, now, scope, bell)
         self._jobs[job_id] = job
+        if prompt.request.progress:
+            self._curious[job_id] = job
         self._nursery.start_soon(self._live, job)
-        return Ticket(job, self._abandon)
+        return job
 
     def _abandon(self, job: Job) -> None:
         self._end(job, Outcome.CANCELLED, error=RequestCancelled("The client left."))
@@ -189,24 +219,47 @@ class Scheduler:
         self._end(job, Outcome.TIMEOUT, error=DeadlineExceeded(text))
 
     async def _prepare(self, job: Job) -> None:
-        """Tokenize off the event loop and fit the output into the context; a prompt that doesn't fit ends the job."""
+        """Make the engine's job; a request that the model can't honour ends here. The first choice prepares for all."""
+        prompt = job.prompt
+        if prompt.done is not None and job.choice > 0:
+            await prompt.done.wait()
+        else:
+            await self._prepare_prompt(job)
+        if prompt.prepared is None:
+            # A wrong request is no job that ran: only the model could tell.
+            wrong = isinstance(prompt.error, InvalidRequest)
+            self._end(job, None if wrong else Outcome.ENGINE_ERROR, error=prompt.error)
+            return
+        prepared, request = prompt.prepared, with_choice(prompt.request, job.choice)
+        job.engine_job = EngineJob(
+            job.id,
+            prepared.tokens,
+            prepared.max_tokens,
+            request.sampling,
+            request.stop,
+            job.tenant,
+            min_tokens=request.min_tokens,
+            ignore_eos=request.ignore_eos,
+            stop_token_ids=request.stop_token_ids,
+            logprobs=request.logprobs,
+            score_prompt=request.echo and request.logprobs is not None,
+            constraint=prepared.constraints[job.choice],
+            shown=prepared.shown,
+            prompt_id=prompt.id,
+        )
+
+    async def _prepare_prompt(self, job: Job) -> None:
         assert self._replicas.model is not None  # `check` has passed, and a model once loaded stays
-        info, tokenizer = self._replicas.model
-        request = job.request
+        prompt = job.prompt
         try:
-            tokens = await self._tokenizing.encode(tokenizer, request.prompt)
+            prompt.prepared = await self._preparing.prepare(self._replicas.model, prompt.request)
+        except InvalidRequest as error:
+            prompt.error = error
         except Exception as error:
-            log.exception("the prompt could not be tokenized", extra={"fields": {"request_id": job.request_id}})
-            self._end(job, Outcome.ENGINE_ERROR, error=EngineFailed(str(error)))
-            return
-        job.prompt_tokens = len(tokens)
-        room = info.context - job.prompt_tokens
-        if room < 1:
-            # Not a job that ran: the client's request was wrong, and only its length could tell.
-            self._end(job, None, error=ContextLengthExceeded(job.prompt_tokens, request.max_tokens, info.context))
-            return
-        max_tokens = min(request.max_tokens, room)
-        job.engine_job = EngineJob(job.id, tokens, max_tokens, request.sampling, request.stop, job.tenant)
+            log.exception("the prompt could not be prepared", extra={"fields": {"request_id": job.request_id}})
+            prompt.error = EngineFailed(str(error))
+        if prompt.done is not None:
+            prompt.done.set()
 
     async def _dispatch(self) -> None:
         """Give waiting jobs to replicas with room, whenever something may have changed."""
@@ -220,6 +273,7 @@ class Scheduler:
                 assert job.engine_job is not None
                 self._policy.move(job.place, JobState.POSTED)
                 book.post(job.engine_job, now)
+            self._tell_positions(now)
             await self._wakeup[1].receive()
 
     def _take(self) -> Job | None:
@@ -235,17 +289,28 @@ class Scheduler:
         with suppress(trio.WouldBlock):  # it is about to look anyway
             self._wakeup[0].send_nowait(None)
 
-    def _on_tokens(self, tokens: Mapping[str, str], at: float) -> None:
+    def _tell_positions(self, now: float) -> None:
+        if self._curious:
+            for job_id, position in self._policy.positions().items():
+                job = self._curious.get(job_id)
+                if job is not None and job.engine_job is not None:
+                    job.tell_position(now, position)
+
+    def _on_tokens(self, report: Report) -> None:
         """One new token for each of these jobs."""
-        for job_id, text in tokens.items():
+        for prompt_scores in report.prompt_scores:
+            job = self._jobs.get(prompt_scores.job_id)
+            if job is not None:
+                job.add_prompt_scores(prompt_scores.scores)
+        for job_id, text in report.tokens.items():
             job = self._jobs.get(job_id)
             if job is None:
                 self._metrics.wasted(1)  # it has ended here, but its replica did not know yet
                 continue
-            gap = job.count_token(at)
+            gap = job.count_token(report.at)
             if gap is not None:
                 self._metrics.token_gap(gap)
-            job.add_text(text)
+            job.add_text(text, report.scores.get(job_id, ()))
 
     def _on_event(self, event: JobEvent, at: float) -> None:
         """What else a replica reports of one job."""
@@ -255,13 +320,17 @@ class Scheduler:
         elif isinstance(event, Started):
             self._policy.move(job.place, JobState.RUNNING)
             job.started = at
+            self._tell_positions(at)
         elif isinstance(event, Progress):
             job.cached = event.cached
-        else:
+            job.tell_progress(at, event.done)
+        elif isinstance(event, Ended):
             self._on_ended(job, event)
+        else:
+            job.add_vector(event.vector)
 
     def _on_ended(self, job: Job, event: Ended) -> None:
-        job.add_text(event.tail)
+        job.add_text(event.tail, event.scores)
         if event.reason is not None:
             self._end(job, Outcome.OK, reason=event.reason)
         else:
@@ -284,6 +353,7 @@ class Scheduler:
         now = trio.current_time()
         self._policy.end(job.place, now)
         del self._jobs[job.id]
+        self._curious.pop(job.id, None)
         holder = self._replicas.holder(job.id)
         if holder is not None:
             self._leaving[job.id] = now
@@ -296,38 +366,3 @@ class Scheduler:
         if not self._jobs:
             self._emptied.set()
         self._wake()
-
-
-def refusal(readiness: Readiness) -> Unavailable:
-    """The error for a request that comes while the server isn't ready."""
-    match readiness.status:
-        case "draining":
-            return Draining("The server is shutting down.", RETRY_DRAINING)
-        case "loading":
-            return ModelLoading("The model is still loading. Please retry in a moment.", RETRY_LOADING)
-        case "stalled":
-            return Stalled(f"The engine is stalled: {readiness.error}.", RETRY_STALLED)
-        case _:
-            return ModelFailed(f"The model is not available: {readiness.error}.")
-
-
-def log_record(record: JobRecord, error: SlimError | None) -> None:
-    """One line per generation. Never its prompt nor its text."""
-
-    def milliseconds(seconds: float | None) -> float | None:
-        return None if seconds is None else round(seconds * 1000, 1)
-
-    fields = {
-        "request_id": record.request_id,
-        "tenant": record.tenant,
-        "outcome": record.outcome.value,
-        "finish_reason": record.reason.value if record.reason is not None else None,
-        "prompt_tokens": record.usage.prompt_tokens,
-        "completion_tokens": record.usage.completion_tokens,
-        "queue_wait_ms": milliseconds(record.queue_wait),
-        "ttft_ms": milliseconds(record.first_token),
-        "duration_ms": milliseconds(record.duration),
-    }
-    if isinstance(error, EngineFailed):
-        fields["error"] = error.cause
-    log.info("generation ended", extra={"fields": fields})

@@ -1,6 +1,7 @@
-"""One job's state, and the reader's side of it. Knows nothing of the queue and the replicas.
+"""One job's state, and the reader's side of a request's jobs. Knows nothing of the queue and the replicas.
 
-The reader gets one merged update per wake-up: a slow reader costs nothing but the text that its `max_tokens` allows.
+A request is k = prompts x choices jobs under one ticket. The reader gets one merged update of each job per wake-up: a
+slow reader costs nothing but the text that its `max_tokens` allows.
 """
 
 import math
@@ -10,9 +11,11 @@ from typing import Any, TypeVar
 import trio
 from attrs import define, field, frozen
 
-from ..errors import SlimError
+from ..answer import PromptProgress, Timings
+from ..errors import EngineFailed, InvalidRequest, SlimError
 from ..policy import Place
-from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, Usage
+from ..preparation import Prepared
+from ..types import EngineJob, FinishReason, Generation, JobRecord, Outcome, TokenScore, Usage
 
 Item = TypeVar("Item")
 Channel = tuple[trio.MemorySendChannel[Item], trio.MemoryReceiveChannel[Item]]
@@ -22,13 +25,62 @@ open_channel: Any = trio.open_memory_channel
 
 @frozen
 class Update:
-    """What is new for the reader of an answer. In the last one exactly one of `reason` and `error` is set."""
+    """What is new of one choice. In its last one exactly one of `reason` and `error` is set."""
 
+    index: int
+    """prompt x choices + choice, as OpenAI counts."""
     pieces: Sequence[str]
-    """Text, one string per token that made text certain."""
+    """Text, one string per token that made text certain; before them the prompt's where it is echoed."""
+    scores: Sequence[tuple[TokenScore, ...]]
+    """Those that belong to each piece; empty when they weren't asked for."""
     reason: FinishReason | None
     error: SlimError | None
-    usage: Usage
+    progress: PromptProgress | None = None
+    """The newest, where it was asked for."""
+    vector: tuple[float, ...] | None = None
+    """The embedding."""
+
+
+@define(eq=False)
+class Bell:
+    """Wakes the one reader of a ticket and says which of its jobs have news."""
+
+    _news: "dict[Job, None]" = field(factory=dict)
+    _rings: bool = False
+    _channel: Channel[None] = field(factory=lambda: open_channel(1))
+
+    def ring(self, job: "Job | None") -> None:
+        if job is not None:
+            self._news[job] = None
+        if not self._rings:
+            self._rings = True
+            self._channel[0].send_nowait(None)
+
+    async def wait(self) -> "Sequence[Job]":
+        """The jobs with news, in order of it; none when the reader was only woken."""
+        await self._channel[1].receive()
+        self._rings = False
+        news, self._news = self._news, {}
+        return tuple(news)
+
+
+@define(eq=False)
+class PromptState:
+    """One prompt of a request, and what its choices share."""
+
+    id: str
+    request: Generation
+    prepared: Prepared | None = None
+    error: InvalidRequest | EngineFailed | None = None
+    """Why it could not be prepared."""
+    done: trio.Event | None = None
+    """Set when it is prepared or has failed; None where only one choice asks."""
+    scores: tuple[TokenScore, ...] = ()
+    """Of its tokens, once one choice has them all: a choice that takes over a computed prompt gets none itself."""
+
+    @property
+    def tokens(self) -> int:
+        return 0 if self.prepared is None else len(self.prepared.tokens)
 
 
 @define(eq=False)
@@ -37,30 +89,61 @@ class Job:
 
     id: str
     request_id: str
-    request: Generation
+    index: int
+    prompt: PromptState
     tenant: str
     place: Place
     submitted: float
     scope: trio.CancelScope
     """Carries the deadline; the job's task lives under it."""
+    bell: Bell
     offer: "Channel[Job]" = field(factory=lambda: open_channel(0))
     """Waiting, the job's task is blocked in `send` here; the dispatcher takes it with `receive_nowait`."""
     engine_job: EngineJob | None = None
-    prompt_tokens: int = 0
     new_tokens: int = 0
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
     last_token: float = math.nan
     _pieces: list[str] = field(factory=list)
+    _scores: list[tuple[TokenScore, ...]] = field(factory=list)
+    _prompt_scores: list[TokenScore] = field(factory=list)
+    _echoes: bool = field(init=False)
+    """The prompt is still to come out."""
+    _progress: PromptProgress | None = None
+    _queue_position: int | None = None
+    _vector: tuple[float, ...] | None = None
     _reason: FinishReason | None = None
     _error: SlimError | None = None
-    _rings: bool = False
-    _bell: Channel[None] = field(factory=lambda: open_channel(1))
+
+    def __attrs_post_init__(self) -> None:
+        self._echoes = self.request.echo
+
+    @property
+    def request(self) -> Generation:
+        return self.prompt.request
+
+    @property
+    def choice(self) -> int:
+        """Its number among those of its prompt."""
+        return self.index % self.request.choices
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, self.new_tokens, self.cached)
+        return Usage(self.prompt.tokens, self.new_tokens, self.cached)
+
+    @property
+    def timings(self) -> Timings:
+        """So far."""
+        started, first = self.started, self.first_token
+        return Timings(
+            queue=0.0 if started is None else started - self.submitted,
+            prompt=0.0 if started is None or first is None else first - started,
+            decode=0.0 if first is None else self.last_token - first,
+            prompt_tokens=self.prompt.tokens - self.cached,
+            cached_tokens=self.cached,
+            new_tokens=self.new_tokens,
+        )
 
     def count_token(self, at: float) -> float | None:
         """Count a token that was made at `at`; seconds since the one before, None for the first."""
@@ -71,26 +154,56 @@ class Job:
         self.new_tokens += 1
         return gap
 
-    def add_text(self, text: str) -> None:
-        if text:
-            self._pieces.append(text)
-            self._ring()
+    def add_text(self, text: str, scores: tuple[TokenScore, ...] = ()) -> None:
+        if self._echoes:
+            self._add_echo()
+        if text or scores:
+            self._add(text, scores)
+
+    def _add_echo(self) -> None:
+        """The prompt's text comes before the answer's, with all its scores at once."""
+        self._echoes = False
+        if self.prompt.prepared is not None:
+            self._add(self.prompt.prepared.echo, self.prompt.scores)
+
+    def _add(self, text: str, scores: tuple[TokenScore, ...]) -> None:
+        self._pieces.append(text)
+        if self.request.logprobs is not None:
+            self._scores.append(scores)
+        self.bell.ring(self)
+
+    def add_prompt_scores(self, scores: tuple[TokenScore, ...]) -> None:
+        self._prompt_scores += scores
+        if len(self._prompt_scores) == self.prompt.tokens:
+            self.prompt.scores = tuple(self._prompt_scores)
+
+    def add_vector(self, vector: tuple[float, ...]) -> None:
+        self._vector = vector
+
+    def tell_progress(self, now: float, done: int) -> None:
+        """So many tokens of the prompt are computed."""
+        if self.request.progress:
+            self._queue_position = None
+            self._progress = PromptProgress(self.prompt.tokens, self.cached, done, now - self.submitted)
+            self.bell.ring(self)
+
+    def tell_position(self, now: float, position: int) -> None:
+        """So many jobs are before it in the queue."""
+        if position != self._queue_position:
+            self._queue_position = position
+            self._progress = PromptProgress(self.prompt.tokens, 0, 0, now - self.submitted, position)
+            self.bell.ring(self)
 
     def finish(self, reason: FinishReason | None, error: SlimError | None) -> None:
         self._reason, self._error = reason, error
-        self._ring()
+        self.bell.ring(self)
         self.scope.cancel()
 
-    def _ring(self) -> None:
-        if not self._rings:
-            self._rings = True
-            self._bell[0].send_nowait(None)
-
-    async def next_update(self) -> Update:
-        await self._bell[1].receive()
-        self._rings = False
+    def take_update(self) -> Update:
         pieces, self._pieces = self._pieces, []
-        return Update(pieces, self._reason, self._error, self.usage)
+        scores, self._scores = self._scores, []
+        progress, self._progress = self._progress, None
+        return Update(self.index, pieces, scores, self._reason, self._error, progress, self._vector)
 
     def record(self, outcome: Outcome, now: float) -> JobRecord:
         """What is left of the job when it ends at `now`."""
@@ -112,23 +225,51 @@ class Job:
 
 @frozen(eq=False)
 class Ticket:
-    """The reader's side of a job. Leaving the `with` block abandons the job if it has not ended."""
+    """The reader's side of a request. Leaving the `with` block abandons the jobs that have not ended."""
 
-    _job: Job
+    id: str
+    """Unique to this request."""
+    _jobs: Sequence[Job]
+    _bell: Bell
     _abandon: Callable[[Job], None]
 
-    @property
-    def id(self) -> str:
-        """Unique to this job."""
-        return self._job.id
+    async def receive(self) -> list[Update]:
+        """Wait for news of any choice. After an update with a reason or an error that choice has no more.
 
-    async def receive(self) -> Update:
-        """Wait for the next update. After one with a reason or an error there are no more."""
-        return await self._job.next_update()
+        Empty when `nudge` was called and nothing else has happened.
+        """
+        return [job.take_update() for job in await self._bell.wait()]
+
+    def nudge(self) -> None:
+        """Let `receive` return."""
+        self._bell.ring(None)
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more. Safe at any time and more than once."""
-        self._abandon(self._job)
+        for job in self._jobs:
+            self._abandon(job)
+
+    @property
+    def size(self) -> int:
+        """How many choices there are in all."""
+        return len(self._jobs)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all choices so far. A prompt counts once, however many choices it has."""
+        prompts = {job.prompt: job.cached for job in reversed(self._jobs)}  # the first choice of each is left
+        return Usage(
+            sum(prompt.tokens for prompt in prompts),
+            sum(job.new_tokens for job in self._jobs),
+            sum(prompts.values()),
+        )
+
+    def timings(self, index: int) -> Timings:
+        return self._jobs[index].timings
+
+    def prepared(self, index: int) -> Prepared | None:
+        """How the prompt of a choice was read; None before that, so never once its text has begun."""
+        return self._jobs[index].prompt.prepared
 
     def __enter__(self) -> "Ticket":
         return self

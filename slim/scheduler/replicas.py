@@ -5,18 +5,18 @@ nothing of requests and of the order in which they wait.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import trio
 from attrs import define, field, frozen
 
-from ..engines.base import Tokenizer
 from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started
 from ..policy import Load, choose_replica
-from ..types import EngineInfo, EngineJob, Progress
+from ..preparation import Model
+from ..types import Embedding, EngineInfo, EngineJob, Progress
 
-JobEvent = Started | Progress | Ended
+JobEvent = Started | Progress | Embedding | Ended
 Deliver = Callable[[Report], None]
 Clock = Callable[[], float]
 MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
@@ -66,17 +66,20 @@ async def drive_in_thread(replica: Replica) -> None:
 class ReplicaSet:
     """All replicas.
 
-    `on_tokens` gets the new tokens of a step by job, `on_event` what else concerns one job, `on_step` the number of
-    jobs of each finished step; `on_change` is called when a replica may take more, or none any longer.
+    `on_tokens` gets each report, whose tokens are the new ones of a step, `on_event` what else concerns one job,
+    `on_step` the number of jobs of each finished step; `on_change` is called when a replica may take more, or none any longer.
     """
 
     make: MakeReplicas
     stall_limit: float
-    on_tokens: Callable[[Mapping[str, str], float], None]
+    on_tokens: Callable[[Report], None]
     on_event: Callable[[JobEvent, float], None]
     on_step: Callable[[int], None]
     on_change: Callable[[], None]
     drive: Callable[[Replica], Awaitable[None]]
+    chat_template: str | None = None
+    model: Model | None = None
+    """Once a replica has loaded it, and from then on; all replicas hold the same."""
     books: list[ReplicaBook] = field(factory=list)
     _reports: deque[Report] = field(factory=deque)
     _called: bool = False
@@ -111,7 +114,7 @@ class ReplicaSet:
             book.kv_used = report.kv_used
             if report.stepped is not None:
                 self.on_step(report.stepped)
-            self.on_tokens(report.tokens, report.at)
+            self.on_tokens(report)
             for event in report.events:
                 self._read_event(book, event, report.at)
                 changed = changed or isinstance(event, Ended | Ready | Broken)
@@ -121,6 +124,7 @@ class ReplicaSet:
     def _read_event(self, book: ReplicaBook, event: JobEvent | Ready | Broken, at: float) -> None:
         if isinstance(event, Ready):
             book.info = event.info
+            self.model = self.model or Model(event.info, book.replica.tokenizer, self.chat_template)
         elif isinstance(event, Broken):
             book.error = event.error
         else:
@@ -155,8 +159,3 @@ class ReplicaSet:
         if self.loaded:
             return Readiness("stalled", f"no step has finished for {self.stall_limit:g} s while work is active")
         return Readiness("failed", self.books[0].error)
-
-    @property
-    def model(self) -> tuple[EngineInfo, Tokenizer] | None:
-        """The model's facts and tokenizer, once a replica has loaded it; all replicas hold the same model."""
-        return next(((b.info, b.replica.tokenizer) for b in self.books if b.info is not None), None)

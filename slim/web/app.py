@@ -1,27 +1,23 @@
-"""The ASGI callable: routes, one error boundary, one access line per request, and the lifespan of the scheduler.
+"""The ASGI callable: one error boundary, one access line per request, and the lifespan of the scheduler.
 
 Works the same under `slim-serve serve` and under hypercorn's own launcher. Knows no sockets and no JSON shapes.
 """
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from ..errors import SlimError
 from ..scheduler import Scheduler
-from ..wire.errors import HttpError
 from .access import Access
-from .completions import Completions
 from .cors import Cors
+from .generation import Bodies
 from .http import Receive, Reply, Request, Scope, Send
-from .ops import Operations
+from .routes import Routes
 
 log = logging.getLogger("slim.access")
-
-Handler = Callable[[Request, Reply], Awaitable[None]]
 
 
 @frozen(eq=False)
@@ -29,32 +25,15 @@ class App:
     """The server as hypercorn sees it."""
 
     scheduler: Scheduler
-    completions: Completions
-    operations: Operations
+    bodies: Bodies
+    routes: Routes
     access: Access
     cors: Cors
-    _routes: dict[str, dict[str, Handler]] = field(init=False)
-
-    @_routes.default
-    def _table(self) -> dict[str, dict[str, Handler]]:
-        ops = self.operations
-        routes: dict[str, dict[str, Handler]] = {
-            "/v1/completions": {"POST": self.completions.create},
-            "/v1/models": {"GET": ops.models},
-            "/v1/models/": {"GET": ops.model},
-            "/healthz": {"GET": ops.health},
-            "/readyz": {"GET": ops.ready},
-            "/metrics": {"GET": ops.prometheus},
-        }
-        for methods in routes.values():
-            if "GET" in methods:
-                methods["HEAD"] = methods["GET"]  # hypercorn leaves the body out
-        return routes
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work and end what waits, at once; give what runs so many seconds."""
         self.scheduler.refuse()
-        self.completions.stop_reading()
+        self.bodies.stop_reading()
         await self.scheduler.drain(seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +79,7 @@ class App:
             preflight = self.cors.preflight(request)
             if preflight is None:
                 self.access.admit(request)
-                await self._handler(request)(request, reply)
+                await self.routes.handler(request)(request, reply)
             else:
                 await reply.empty(preflight)
         except SlimError as error:
@@ -108,15 +87,3 @@ class App:
         except Exception as error:
             log.exception("a handler failed", extra={"fields": {"request_id": request.id}})
             await reply.error(error)
-
-    def _handler(self, request: Request) -> Handler:
-        """Raises HttpError 404 or 405."""
-        path = "/v1/models/" if request.path.startswith("/v1/models/") else request.path
-        methods = self._routes.get(path)
-        if methods is None:
-            raise HttpError(404, "There is nothing at this path. See /v1/models and /v1/completions.")
-        handler = methods.get(request.method)
-        if handler is None:
-            allow = ", ".join(sorted(methods))
-            raise HttpError(405, f"This path takes {allow}.", ((b"allow", allow.encode("ascii")),))
-        return handler

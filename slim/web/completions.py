@@ -1,107 +1,81 @@
-"""`POST /v1/completions`: a body becomes a job, its updates become one JSON answer or a stream of events.
-
-Knows nothing of the queue and the engines behind the ticket.
-"""
+"""`POST /v1/completions`: the body becomes jobs, their updates become text in OpenAI's older shape."""
 
 import time
 
-import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
-from ..scheduler import Scheduler, Ticket
-from ..types import FinishReason
-from ..wire.completions import (
-    CompletionHead,
-    CompletionStream,
-    RequestLimits,
-    completion_body,
-    parse_completion,
-)
-from ..wire.errors import HttpError
+from ..scheduler import Ticket, Update
+from ..types import FinishReason, TokenScore
+from ..wire.answers import Head
+from ..wire.completions import CompletionStream, TextChoice, completion_body
+from ..wire.requests import Call, RequestLimits, parse_completion
+from .generation import Generator
 from .http import Reply, Request
-
-
-@frozen
-class BodyLimits:
-    """How large a request body may be, in bytes, and how long it may take, in seconds."""
-
-    size: int
-    seconds: float
 
 
 @frozen(eq=False)
 class Completions:
     """The handler and what it needs."""
 
-    scheduler: Scheduler
+    generator: Generator
     model_name: str
-    body_limits: BodyLimits
-    request_limits: RequestLimits
-    _reading: set[trio.CancelScope] = field(factory=set)
+    limits: RequestLimits
 
     async def create(self, request: Request, reply: Reply) -> None:
-        """Answer one request. Raises SlimError while nothing has been sent; later errors go into the stream."""
-        self.scheduler.check()
-        body = await self._read(request)
-        call = parse_completion(body, self.request_limits)
-        with self.scheduler.submit(call.generation, request.id) as ticket:
-            head = CompletionHead(f"cmpl-{ticket.id}", int(time.time()), self.model_name)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch, request, ticket)
-                if call.stream:
-                    await stream(ticket, reply, CompletionStream(head, call.include_usage))
-                else:
-                    await answer(ticket, reply, head)
-                nursery.cancel_scope.cancel()
-
-    async def _read(self, request: Request) -> bytes:
-        scope = trio.CancelScope(deadline=trio.current_time() + self.body_limits.seconds)
-        self._reading.add(scope)
-        try:
-            return await request.body(self.body_limits.size, scope)
-        except HttpError:
-            if scope.cancelled_caught:
-                self.scheduler.check()  # if a drain has cut it short, that is the better reason
-            raise
-        finally:
-            self._reading.discard(scope)
-
-    def stop_reading(self) -> None:
-        """Give up the bodies that are still coming in: the server drains, and their requests would be refused."""
-        for scope in list(self._reading):
-            scope.cancel()
+        """Answer one request. Raises SlimError while nothing has been sent."""
+        self.generator.check()
+        call = parse_completion(await self.generator.bodies.read(request), self.limits)
+        with self.generator.submit(request, call.generations) as ticket:
+            head = Head(f"cmpl-{ticket.id}", int(time.time()), self.model_name)
+            answer = CompletionAnswer(ticket, head, call)
+            await self.generator.run(ticket, request, reply, answer, streamed=call.stream)
 
 
-async def watch(request: Request, ticket: Ticket) -> None:
-    """End the generation when the client leaves, even while a `send` is blocked."""
-    await request.wait_for_disconnect()
-    ticket.cancel()
+@define
+class Text:
+    """What has come of one choice."""
+
+    pieces: list[str] = field(factory=list)
+    scores: list[TokenScore] = field(factory=list)
+    reason: FinishReason = FinishReason.STOP
 
 
-async def answer(ticket: Ticket, reply: Reply, head: CompletionHead) -> None:
-    """Gather the text and send it whole."""
-    pieces: list[str] = []
-    while True:
-        update = await ticket.receive()
-        pieces.extend(update.pieces)
-        if update.error is not None:
-            await reply.error(update.error)
-            return
+@define(eq=False, init=False)
+class CompletionAnswer:
+    """See `slim.web.generation.Answer`."""
+
+    _ticket: Ticket
+    _head: Head
+    _call: Call
+    _stream: CompletionStream
+    _texts: list[Text]
+
+    def __init__(self, ticket: Ticket, head: Head, call: Call) -> None:
+        self._ticket, self._head, self._call = ticket, head, call
+        self._stream = CompletionStream(head, call.include_usage, call.scored)
+        self._texts = [Text() for _ in range(ticket.size)]
+
+    def events(self, update: Update) -> bytes:
+        data = self._stream.events(update.index, update.pieces, update.scores)
+        if update.progress is not None:
+            data += self._stream.progress(update.index, update.progress)
         if update.reason is not None:
-            await reply.whole(200, completion_body(head, "".join(pieces), update.reason, update.usage))
-            return
+            data += self._stream.end(update.index, update.reason, self._ticket.timings(update.index))
+        return data
 
+    def close(self) -> bytes:
+        return self._stream.close(self._ticket.usage)
 
-async def stream(ticket: Ticket, reply: Reply, rendered: CompletionStream) -> None:
-    """Send what is new, once per wake-up: one event per token, all that are ready in one write."""
-    reason: FinishReason | None = None
-    while reason is None:
-        update = await ticket.receive()
-        data, reason = rendered.events(update.pieces), update.reason
-        if reason is not None:
-            data += rendered.end(reason, update.usage)
-        if data:
-            await reply.events(data, last=reason is not None)
-        if update.error is not None:
-            await reply.error(update.error)
-            return
+    def gather(self, update: Update) -> None:
+        text = self._texts[update.index]
+        text.pieces += update.pieces
+        for scores in update.scores:
+            text.scores += scores
+        text.reason = update.reason or text.reason
+
+    def whole(self) -> bytes:
+        choices = [
+            TextChoice("".join(text.pieces), text.scores if self._call.scored else None, text.reason)
+            for text in self._texts
+        ]
+        return completion_body(self._head, choices, self._ticket.usage, self._ticket.timings(0))

@@ -8,10 +8,12 @@ import time
 
 from attrs import field, frozen
 
+from .. import __version__
 from ..metrics import CONTENT_TYPE, Metrics
 from ..scheduler import Scheduler
 from ..wire.errors import HttpError
 from ..wire.models import model_list, model_object
+from ..wire.openapi import openapi_document
 from ..wire.readiness import status_body
 from .http import Reply, Request
 
@@ -25,6 +27,11 @@ class Operations:
     model_name: str
     _created: int = field(factory=lambda: int(time.time()))
 
+    @property
+    def _context(self) -> int | None:
+        info = self.scheduler.info
+        return None if info is None else info.context
+
     async def health(self, request: Request, reply: Reply) -> None:
         await reply.whole(200, status_body("ok", None))
 
@@ -36,11 +43,14 @@ class Operations:
     async def prometheus(self, request: Request, reply: Reply) -> None:
         await reply.whole(200, self.metrics.exposition(), CONTENT_TYPE.encode("ascii"))
 
+    async def openapi(self, request: Request, reply: Reply) -> None:
+        await reply.whole(200, openapi_document(__version__))
+
     async def models(self, request: Request, reply: Reply) -> None:
-        await reply.whole(200, model_list(self.model_name, self._created, self.scheduler.context))
+        await reply.whole(200, model_list(self.model_name, self._created, self._context))
 
     async def model(self, request: Request, reply: Reply) -> None:
         name = request.path.removeprefix("/v1/models/")
         if name != self.model_name:
             raise HttpError(404, f"The model does not exist here. This server serves {self.model_name!r}.")
-        await reply.whole(200, model_object(self.model_name, self._created, self.scheduler.context))
+        await reply.whole(200, model_object(self.model_name, self._created, self._context))

@@ -6,7 +6,7 @@ With an autojump clock this gives real HTTP/1.1, streaming and disconnects in vi
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from socket import AF_INET
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore
 import httpx
@@ -20,15 +20,17 @@ from trio.testing import memory_stream_pair
 
 from slim.compose import build_app, scheduler_limits
 from slim.config import Settings
-from slim.engines.base import Tokenizer
 from slim.engines.fake import FakeEngine
 from slim.engines.replica import Command, Replica, Report
 from slim.metrics import Metrics
+from slim.preparation import Model, Prepared
 from slim.scheduler import Scheduler
-from slim.scheduler.tokenizing import Tokenizing
-from slim.types import Segment
+from slim.scheduler.preparing import Preparing
+from slim.types import Generation
 from slim.web.app import App
 from slim.web.edge import EdgeLimits, GuardedServer, install
+
+T = TypeVar("T")
 
 install(EdgeLimits())
 SETTINGS = Settings(
@@ -64,15 +66,19 @@ async def drive_inline(replica: Replica) -> None:
             await replica.news.wait()
 
 
-class InlineTokenizing(Tokenizing):
+class InlinePreparing(Preparing):
     """Without a thread, because virtual time jumps while one works."""
 
     seconds = 0.0
-    """What encoding a prompt takes."""
+    """What preparing a prompt takes."""
 
-    async def encode(self, tokenizer: Tokenizer, prompt: Sequence[Segment]) -> tuple[int, ...]:
+    async def prepare(self, model: Model, request: Generation) -> Prepared:
         await trio.sleep(self.seconds)
-        return tokenizer.encode(prompt)
+        return model.prepare(request)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await trio.sleep(self.seconds)
+        return work()
 
 
 @define(eq=False)
@@ -84,7 +90,7 @@ class World:
     app: App
     engines: list[FakeEngine]
     replicas: list[InlineReplica]
-    tokenizing: InlineTokenizing
+    preparing: InlinePreparing
     nursery: trio.Nursery
 
     def metric(self, name: str, **labels: str) -> float:
@@ -122,14 +128,14 @@ async def world(
         return replicas
 
     metrics = Metrics()
-    tokenizing = InlineTokenizing()
+    preparing = InlinePreparing()
     limits = scheduler_limits(evolve(settings, replicas=len(engines)))
-    scheduler = Scheduler(make, limits, metrics, drive_inline, tokenizing)
+    scheduler = Scheduler(make, limits, metrics, drive_inline, preparing)
     app = build_app(settings, "fake", scheduler, metrics)
     async with trio.open_nursery() as nursery:
         await nursery.start(scheduler.run)
         await trio.testing.wait_all_tasks_blocked()
-        yield World(scheduler, metrics, app, list(engines), replicas, tokenizing, nursery)
+        yield World(scheduler, metrics, app, list(engines), replicas, preparing, nursery)
         scheduler.stop()
         nursery.cancel_scope.cancel()
 

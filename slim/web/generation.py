@@ -1,0 +1,160 @@
+"""What every request for generated text has in common: the body, the ticket, the watcher, the stream.
+
+Knows nothing of the shapes of the answers, nor of the queue and the engines behind the ticket.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from ..errors import InvalidRequest, SlimError
+from ..scheduler import Scheduler, Ticket, Update
+from ..types import Generation
+from ..wire import sse
+from ..wire.errors import HttpError
+from .http import Reply, Request
+
+
+@frozen
+class BodyLimits:
+    """How large a request body may be, in bytes, and how long it may take, in seconds."""
+
+    size: int
+    seconds: float
+
+
+@frozen(eq=False)
+class Bodies:
+    """Reads request bodies, and gives those up that are still coming in when the server drains."""
+
+    scheduler: Scheduler
+    limits: BodyLimits
+    _reading: set[trio.CancelScope] = field(factory=set)
+
+    async def read(self, request: Request) -> bytes:
+        """Raises HttpError 413 or 408, and an Unavailable when a drain has cut it short."""
+        scope = trio.CancelScope(deadline=trio.current_time() + self.limits.seconds)
+        self._reading.add(scope)
+        try:
+            return await request.body(self.limits.size, scope)
+        except HttpError:
+            if scope.cancelled_caught:
+                self.scheduler.check()  # if a drain has cut it short, that is the better reason
+            raise
+        finally:
+            self._reading.discard(scope)
+
+    def stop_reading(self) -> None:
+        """The server drains, and the requests of these bodies would be refused."""
+        for scope in list(self._reading):
+            scope.cancel()
+
+
+class Answer(Protocol):
+    """Turns updates into the bytes of one answer. Whole or streamed, never both."""
+
+    def events(self, update: Update) -> bytes:
+        """The events of a stream for what is new of one choice, maybe none."""
+        ...
+
+    def close(self) -> bytes:
+        """The last events of a stream, after every choice has ended."""
+        ...
+
+    def gather(self, update: Update) -> None:
+        """Keep what is new for `whole`."""
+        ...
+
+    def whole(self) -> bytes:
+        """The body of an answer that isn't streamed, after every choice has ended."""
+        ...
+
+
+@frozen(eq=False)
+class Generator:
+    """Runs generations for the handlers."""
+
+    scheduler: Scheduler
+    bodies: Bodies
+    keep_alive: float
+    """Seconds of silence in a stream before a comment is sent; 0: never."""
+
+    def check(self) -> None:
+        """Refuse what can't be served now, before its body is read. Raises an Unavailable or InvalidRequest."""
+        self.scheduler.check()
+        if self.scheduler.info is not None and self.scheduler.info.embedding_size is not None:
+            raise InvalidRequest("This server only makes embeddings: it was started with SLM_EMBEDDINGS=true.")
+
+    def submit(self, request: Request, generations: Sequence[Generation]) -> Ticket:
+        return self.scheduler.submit(generations, request.id, request.tenant)
+
+    async def run(self, ticket: Ticket, request: Request, reply: Reply, answer: Answer, *, streamed: bool) -> None:
+        """Send the answer. Raises SlimError while nothing has been sent; later errors go into the stream."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, request, ticket)
+            if streamed:
+                pulse = Pulse(ticket, self.keep_alive)
+                if self.keep_alive:
+                    nursery.start_soon(pulse.run)
+                await stream(ticket, reply, answer, pulse)
+            else:
+                await send_whole(ticket, reply, answer)
+            nursery.cancel_scope.cancel()
+
+
+@define(eq=False)
+class Pulse:
+    """Wakes the stream after a silence, so that it can show the client, and proxies between, that it lives."""
+
+    ticket: Ticket
+    interval: float
+    sent: float = field(factory=trio.current_time)
+    """Clock time of the last bytes."""
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep_until(self.sent + self.interval)
+            if trio.current_time() - self.sent >= self.interval:
+                self.sent = trio.current_time()
+                self.ticket.nudge()
+
+
+async def watch(request: Request, ticket: Ticket) -> None:
+    """End the generation when the client leaves, even while a `send` is blocked."""
+    await request.wait_for_disconnect()
+    ticket.cancel()
+
+
+async def send_whole(ticket: Ticket, reply: Reply, answer: Answer) -> None:
+    """Gather the text of all choices and send it whole."""
+    running = ticket.size
+    while running:
+        for update in await ticket.receive():
+            if update.error is not None:
+                await reply.error(update.error)
+                return
+            answer.gather(update)
+            running -= update.reason is not None
+    await reply.whole(200, answer.whole())
+
+
+async def stream(ticket: Ticket, reply: Reply, answer: Answer, pulse: Pulse) -> None:
+    """Send what is new, once per wake-up, all events that are ready in one write."""
+    running = ticket.size
+    error: SlimError | None = None
+    while running and error is None:
+        updates = await ticket.receive()
+        data = b"" if updates else sse.KEEP_ALIVE
+        for update in updates:
+            data += answer.events(update)
+            running -= update.reason is not None
+            error = error or update.error
+        if not running:
+            data += answer.close()
+        if data:
+            await reply.events(data, last=not running)
+            pulse.sent = trio.current_time()
+    if error is not None:
+        await reply.error(error)
