@@ -29,11 +29,8 @@ def loop_times(requests: int, **settings: object) -> list[float]:
     """Seconds of event-loop time before the first bytes of each request, one at a time."""
     with serving(WATCHED, pipe_output=True, n_ctx=8192, prefill_chunk=512, **settings) as server:
         assert server.process.stdout is not None
-        times = []
-        for number in range(requests):
-            client.run(server.port, lambda _, number=number: chat(number, TOKENS), 1, requests=1)
-            times.append(float(server.process.stdout.readline()))
-            time.sleep(0.02)
+        client.run(server.port, lambda number: chat(number, TOKENS), 1, requests=requests)
+        times = [float(server.process.stdout.readline()) for _ in range(requests)]
         return times[requests // 5 :]  # the first ones import and warm up
 
 

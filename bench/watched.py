@@ -26,10 +26,10 @@ class Busy(Instrument):
         self._began = 0.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began = time.perf_counter()
+        self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.total += time.perf_counter() - self._began
+        self.total += time.thread_time() - self._began
 
     def before_io_wait(self, timeout: float) -> None:
         if timeout > 0 and not self.serving:
@@ -38,7 +38,7 @@ class Busy(Instrument):
     @property
     def now(self) -> float:
         """The running step included."""
-        return self.total + time.perf_counter() - self._began
+        return self.total + time.thread_time() - self._began
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import pytest
 from slim.engines.base import Engine
 from slim.engines.fake import FakeEngine
 from support.engine_contract import CONTRACT, EngineMaker
+from support.job_contract import JOB_CONTRACT
 from support.smollm2 import smollm2_path
 
 
@@ -35,6 +36,6 @@ def make(request: pytest.FixtureRequest) -> Iterator[EngineMaker]:
         engine.close()
 
 
-@pytest.mark.parametrize("law", CONTRACT, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", CONTRACT + JOB_CONTRACT, ids=lambda law: law.__name__)
 def test_the_engine_keeps_the_contract(law: Callable[[EngineMaker], None], make: EngineMaker) -> None:
     law(make)

@@ -103,7 +103,6 @@ class Reading:
         """Its arguments are complete."""
         self._flush()
         self.open = False
-        self.raw.clear()
 
     def take(self) -> list[Delta]:
         """What was told since the last time."""
@@ -198,7 +197,7 @@ def read_value(reading: Reading, put: Callable[[str], None]) -> Step:
                 if depth == 0:
                     return
                 depth -= 1
-            elif depth == 0 and (char == "," or char in SPACE):
+            elif depth == 0 and char == ",":
                 return
             put(char)
             yield from reading.next()

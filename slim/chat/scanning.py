@@ -63,5 +63,4 @@ class Trimmer:
 
     def cut(self) -> None:
         """A mark has come: the white space on both sides of it goes."""
-        self._space = []
         self.trimming = True

@@ -84,15 +84,14 @@ class FakeModel:
         for token in banned:
             mask &= ~(1 << token)
         mask &= (1 << SIZE) - 1
-        wanted: tuple[int, ...] = (*(END if self._made else ()), *CLOSING)
-        for token in wanted:
+        if not self._made:
+            mask = mask & ~sum(1 << token for token in END) or mask
+        for token in (*END, *CLOSING):
             if mask >> token & 1:
                 return token
-        readable = mask & ((1 << FIRST_HASHED) - 1)
-        mask, size = (readable, FIRST_HASHED) if readable else (mask, SIZE)
-        start = int.from_bytes(sha256(self._state + b"%d" % self._made).digest()[:4], "little") % size
-        later = mask >> start << start or mask
-        return (later & -later).bit_length() - 1
+        noise = int.from_bytes(sha256(self._state + b"%d" % self._made).digest()[:4], "little")
+        readable = [token for token in range(FIRST_HASHED) if mask >> token & 1]
+        return readable[noise % len(readable)] if readable else (mask & -mask).bit_length() - 1
 
 
 def name(token: int) -> bytes:

@@ -3,6 +3,7 @@
 Knows nothing of the shapes of the answers, nor of the queue and the engines behind the ticket.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -92,39 +93,45 @@ class Generator:
 
     async def run(self, ticket: Ticket, request: Request, reply: Reply, answer: Answer, *, streamed: bool) -> None:
         """Send the answer. Raises SlimError while nothing has been sent; later errors go into the stream."""
+        silence = Silence(ticket, self.keep_alive if streamed and self.keep_alive else math.inf)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, request, ticket)
+            nursery.start_soon(watch, request, silence)
             if streamed:
-                pulse = Pulse(ticket, self.keep_alive)
-                if self.keep_alive:
-                    nursery.start_soon(pulse.run)
-                await stream(ticket, reply, answer, pulse)
+                await stream(ticket, reply, answer, silence)
             else:
                 await send_whole(ticket, reply, answer)
             nursery.cancel_scope.cancel()
 
 
 @define(eq=False)
-class Pulse:
-    """Wakes the stream after a silence, so that it can show the client, and proxies between, that it lives."""
+class Silence:
+    """How long a stream has been silent, after which it shows the client, and proxies between, that it lives."""
 
     ticket: Ticket
-    interval: float
-    sent: float = field(factory=trio.current_time)
-    """Clock time of the last bytes."""
+    limit: float
+    """Seconds."""
+    _since: float = field(factory=trio.current_time)
 
-    async def run(self) -> None:
-        while True:
-            await trio.sleep_until(self.sent + self.interval)
-            if trio.current_time() - self.sent >= self.interval:
-                self.sent = trio.current_time()
-                self.ticket.nudge()
+    def end(self) -> None:
+        """Something was sent."""
+        self._since = trio.current_time()
+
+    @property
+    def ends_by(self) -> float:
+        """Clock time."""
+        return self._since + self.limit
 
 
-async def watch(request: Request, ticket: Ticket) -> None:
-    """End the generation when the client leaves, even while a `send` is blocked."""
-    await request.wait_for_disconnect()
-    ticket.cancel()
+async def watch(request: Request, silence: Silence) -> None:
+    """End the generation when the client leaves, even while a `send` is blocked. Wake the stream after a silence."""
+    while True:
+        with trio.CancelScope(deadline=silence.ends_by):
+            await request.wait_for_disconnect()
+            silence.ticket.cancel()
+            return
+        if trio.current_time() >= silence.ends_by:
+            silence.end()
+            silence.ticket.nudge()
 
 
 async def send_whole(ticket: Ticket, reply: Reply, answer: Answer) -> None:
@@ -140,7 +147,7 @@ async def send_whole(ticket: Ticket, reply: Reply, answer: Answer) -> None:
     await reply.whole(200, answer.whole())
 
 
-async def stream(ticket: Ticket, reply: Reply, answer: Answer, pulse: Pulse) -> None:
+async def stream(ticket: Ticket, reply: Reply, answer: Answer, silence: Silence) -> None:
     """Send what is new, once per wake-up, all events that are ready in one write."""
     running = ticket.size
     error: SlimError | None = None
@@ -155,6 +162,6 @@ async def stream(ticket: Ticket, reply: Reply, answer: Answer, pulse: Pulse) -> 
             data += answer.close()
         if data:
             await reply.events(data, last=not running)
-            pulse.sent = trio.current_time()
+            silence.end()
     if error is not None:
         await reply.error(error)

@@ -6,13 +6,24 @@ A maker returns an engine that is not loaded yet; whoever gives the maker closes
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from attrs import define, field
 
 from slim.engines.base import Engine
-from slim.types import EngineJob, Failed, Finished, FinishReason, Progress, Sampling, Segment, Token
+from slim.types import (
+    EngineJob,
+    Failed,
+    Finished,
+    FinishReason,
+    Progress,
+    PromptScores,
+    Sampling,
+    Segment,
+    Token,
+    TokenScore,
+)
 
 GREEDY = Sampling(temperature=0)
 PROMPT = "Once upon a time there was a lighthouse keeper who"
@@ -36,13 +47,23 @@ class Output:
     ids: list[int] = field(factory=list)
     data: bytes = b""
     reason: FinishReason | None = None
+    error: str | None = None
     progress: list[int] = field(factory=list)
-    steps: int = 0
-    """Steps in which it made a token."""
+    cached: int = 0
+    """Prompt tokens that cost nothing."""
+    scores: list[TokenScore] = field(factory=list)
+    """Of the output's tokens, where they were asked for."""
+    prompt_scores: list[TokenScore] = field(factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.reason is not None or self.error is not None
 
 
-def job(engine: Engine, name: str, text: str = PROMPT, max_tokens: int = 6, sampling: Sampling = GREEDY) -> EngineJob:
-    return EngineJob(name, tuple(engine.tokenizer.encode([Segment(text, False)])), max_tokens, sampling)
+def job(
+    engine: Engine, name: str, text: str = PROMPT, max_tokens: int = 6, sampling: Sampling = GREEDY, **more: Any
+) -> EngineJob:
+    return EngineJob(name, engine.tokenizer.encode([Segment(text, False)]), max_tokens, sampling, **more)
 
 
 def step(engine: Engine, into: dict[str, Output]) -> bool:
@@ -50,17 +71,25 @@ def step(engine: Engine, into: dict[str, Output]) -> bool:
     events = engine.step()
     for event in events:
         output = into[event.job_id]
+        assert not output.ended, "an event after the end"
         match event:
-            case Token(_, token_id, data):
+            case Token(_, token_id, data, score):
                 output.ids.append(token_id)
                 output.data += data
+                output.scores += [score] if score is not None else []
+            case PromptScores(_, scores):
+                assert not output.ids, "the prompt's scores come before the first token"
+                output.prompt_scores += scores
             case Finished(_, reason):
-                assert output.reason is None, "a job finished twice"
                 output.reason = reason
-            case Progress(_, done, _):
+            case Progress(_, done, total, cached):
+                assert cached < done <= total
                 output.progress.append(done)
+                output.cached = cached
             case Failed(_, error):
-                raise AssertionError(error)
+                output.error = error
+            case _:
+                raise AssertionError(event)
     return bool(events)
 
 
@@ -69,9 +98,13 @@ def run(engine: Engine, jobs: Iterable[EngineJob]) -> dict[str, Output]:
     for one in jobs:
         engine.add(one)
     outputs: dict[str, Output] = defaultdict(Output)
+    finish(engine, outputs)
+    return outputs
+
+
+def finish(engine: Engine, outputs: dict[str, Output]) -> None:
     while step(engine, outputs):
         pass
-    return outputs
 
 
 def run_one(engine: Engine, one: EngineJob) -> Output:

@@ -1,6 +1,7 @@
 """What must be true of any answer, whatever a small model says: the checks that all client tests share."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def check_call(body: dict[str, Any], name: str = "get_weather") -> None:
     (choice,) = body["choices"]
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
-    assert call["id"].startswith("call_")
+    assert re.fullmatch("call_[0-9A-Za-z]{8,}", call["id"])
     assert (call["type"], call["function"]["name"]) == ("function", name)
     check_weather(json.loads(call["function"]["arguments"]))
     assert not choice["message"]["content"]

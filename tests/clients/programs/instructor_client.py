@@ -4,7 +4,7 @@ import instructor
 from common import MODEL, QUESTION, UNKNOWN_TOKEN, URL, City, finding, report
 from openai import OpenAI
 
-OPTIONS = {"model": MODEL, "temperature": 0, "max_tokens": 100, "max_retries": 0}
+OPTIONS = {"model": MODEL, "temperature": 0, "max_tokens": 200, "max_retries": 0}
 
 
 def client(mode: instructor.Mode) -> instructor.Instructor:
