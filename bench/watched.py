@@ -1,6 +1,6 @@
-"""`slim-serve serve` under a trio Instrument: after each streamed answer it prints the event-loop time until its first bytes.
+"""`slim-serve serve` under a trio Instrument: it prints the event-loop time before the first bytes of each stream.
 
-The time is what all tasks of the process took together, hypercorn's and the run loop's too, from the moment when the
+It is the CPU time of all tasks of the process together, hypercorn's and the run loop's too, from the moment when the
 idle loop woke for the request. One request at a time, or the figures mean nothing.
 """
 

@@ -32,6 +32,7 @@ from .replicas import JobEvent, MakeReplicas, Readiness, ReplicaSet, drive_in_th
 T = TypeVar("T")
 log = logging.getLogger("slim.generation")
 
+
 @frozen
 class SchedulerLimits:
     """Durations in seconds."""
@@ -186,9 +187,7 @@ class Scheduler:
                 jobs.append(self._admit(prompt, f"{ticket_id}-{len(jobs)}", request_id, len(jobs), tenant, bell))
         return Ticket(ticket_id, jobs, bell, self._abandon)
 
-    def _admit(
-        self, prompt: PromptState, job_id: str, request_id: str, index: int, tenant: str, bell: Bell
-    ) -> Job:
+    def _admit(self, prompt: PromptState, job_id: str, request_id: str, index: int, tenant: str, bell: Bell) -> Job:
         assert self._nursery is not None
         now = trio.current_time()
         scope = trio.CancelScope(deadline=now + self._limits.request_timeout)

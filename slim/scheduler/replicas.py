@@ -67,7 +67,8 @@ class ReplicaSet:
     """All replicas.
 
     `on_tokens` gets each report, whose tokens are the new ones of a step, `on_event` what else concerns one job,
-    `on_step` the number of jobs of each finished step; `on_change` is called when a replica may take more, or none any longer.
+    `on_step` the number of jobs of each finished step; `on_change` is called when a replica may take more, or none any
+    longer.
     """
 
     make: MakeReplicas

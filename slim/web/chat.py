@@ -27,7 +27,7 @@ class Chat:
     async def create(self, request: Request, reply: Reply) -> None:
         """Answer one request. Raises SlimError while nothing has been sent."""
         self.generator.check()
-        call = parse_chat(await self.generator.bodies.read(request), self.limits)
+        call = await self.generator.bodies.parse(request, lambda body: parse_chat(body, self.limits))
         with self.generator.submit(request, call.generations) as ticket:
             head = Head(f"chatcmpl-{ticket.id}", int(time.time()), self.model_name)
             answer = ChatAnswer(ticket, head, call)

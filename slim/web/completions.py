@@ -24,7 +24,7 @@ class Completions:
     async def create(self, request: Request, reply: Reply) -> None:
         """Answer one request. Raises SlimError while nothing has been sent."""
         self.generator.check()
-        call = parse_completion(await self.generator.bodies.read(request), self.limits)
+        call = await self.generator.bodies.parse(request, lambda body: parse_completion(body, self.limits))
         with self.generator.submit(request, call.generations) as ticket:
             head = Head(f"cmpl-{ticket.id}", int(time.time()), self.model_name)
             answer = CompletionAnswer(ticket, head, call)

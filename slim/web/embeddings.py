@@ -43,7 +43,7 @@ class Embeddings:
         self.scheduler.check()
         if self.scheduler.info is not None and self.scheduler.info.embedding_size is None:
             raise InvalidRequest(NOT_HERE)
-        call = parse_embeddings(await self.bodies.read(request), self.limits)
+        call = await self.bodies.parse(request, lambda body: parse_embeddings(body, self.limits))
         texts = await self.scheduler.run_with_model(lambda model: token_ids(call, model))
         run = EmbeddingRun(self.scheduler, request, texts, EmbeddingAnswer(call))
         async with trio.open_nursery() as nursery:

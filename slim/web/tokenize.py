@@ -27,15 +27,15 @@ class TokenizerRoutes:
     limits: RequestLimits
 
     async def tokenize(self, request: Request, reply: Reply) -> None:
-        call = wire.parse_tokenize(await self.bodies.read(request), self.limits)
+        call = await self.bodies.parse(request, lambda body: wire.parse_tokenize(body, self.limits))
         await reply.whole(200, await self.scheduler.run_with_model(lambda model: tokenized(model, call)))
 
     async def detokenize(self, request: Request, reply: Reply) -> None:
-        tokens = wire.parse_detokenize(await self.bodies.read(request))
+        tokens = await self.bodies.parse(request, wire.parse_detokenize)
         await reply.whole(200, await self.scheduler.run_with_model(lambda model: detokenized(model, tokens)))
 
     async def apply_template(self, request: Request, reply: Reply) -> None:
-        prompt = wire.parse_template_request(await self.bodies.read(request), self.limits)
+        prompt = await self.bodies.parse(request, lambda body: wire.parse_template_request(body, self.limits))
 
         def work(model: Model) -> bytes:
             return wire.template_applied(model.template.render(prompt))
