@@ -154,7 +154,8 @@ class Sampler:
         if self._made < self._min_tokens:
             row[self._ends] = FORBIDDEN
         if self._constraint is not None:
-            allowed = np.unpackbits(np.frombuffer(self._constraint.mask(), np.uint8), count=len(row), bitorder="little")
+            mask = self._constraint.mask().ljust(-(-len(row) // 8), b"\0")
+            allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(row), bitorder="little")
             row += (1 - allowed.view(np.int8)) * FORBIDDEN  # a product is several times faster than a selection
 
     def _likeliest(self, row: Array) -> int:

@@ -16,8 +16,12 @@ from attrs import define, field, frozen
 
 from ..types import EngineEvent, EngineJob, Finished, FinishReason, PromptScores, Token, TokenScore
 
-SCORED = 64
-"""Prompt tokens that one step scores at most: each costs a row of logits, 4 bytes for each token of the vocabulary."""
+SCORED = 63
+"""Prompt tokens that one step scores at most: each costs a row of logits, 4 bytes for each token of the vocabulary.
+
+Below 64, because from there on llama.cpp's flash attention takes another kernel. So a prompt's scores don't depend on
+where other jobs make it be cut; with 64 they moved by 0.03 in the mean, and by 0.3 at most.
+"""
 
 
 @define(eq=False)
