@@ -415,11 +415,11 @@ def test_it_has_all_samplers_and_a_template(own_engine: LlamaEngine) -> None:
     assert "<|im_start|>" in info.chat_template
 
 
-ROW = np.random.default_rng(5).standard_normal(60).astype(np.float32) * 2
+ROW = np.random.default_rng(5).standard_normal(24).astype(np.float32) * 2
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("tau", [0.5, 3.0])
+@pytest.mark.parametrize("tau", [0.5, 2.0])
 def test_mirostat_draws_what_llama_cpps_own_draws(version: Any, tau: float) -> None:
     lib, ours, theirs = library(), set[tuple[int, ...]](), set[tuple[int, ...]]()
     for seed in range(1500):
@@ -462,7 +462,7 @@ def test_xtc_leaves_what_llama_cpps_own_leaves(threshold: float) -> None:
     sampler = make_sampler(Sampling(1.0, seed=1, xtc=Xtc(1.0, threshold)))
     ours = {sampler.choose(ROW) for _ in range(3000)}
     assert ours <= theirs
-    likely = set(np.argsort(-ROW)[:30].tolist())
+    likely = set(np.argsort(-ROW)[:15].tolist())
     assert ours & likely == theirs & likely
 
 
