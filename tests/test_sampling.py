@@ -16,6 +16,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
+from slim.engines import sampling as sampling_module
 from slim.engines.sampling import BLOCK, NoTokenError, Sampler, likeliest, score
 
 SIZE = 3000
@@ -115,6 +116,15 @@ def test_tokens_far_down_are_drawn_as_often_as_they_should() -> None:
     far = [token for token in seen if token != 123]
     assert len(far) == pytest.approx(5000 * share / (1 + share), rel=0.25)
     assert len(set(far)) == len(far)
+
+
+def test_it_does_not_matter_from_where_on_a_token_counts_as_far_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_module, "FAR", np.float32(1.5))
+    row = make_row(size=50)
+    chances = expected(Sampling(1.0), row)
+    seen = Counter(draws(Sampling(1.0, seed=2), row, 5000))
+    for token, chance in chances.items():
+        assert abs(seen[token] - chance * 5000) <= 4 * (chance * 5000 + 1) ** 0.5, f"token {token}"
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**32, 2**63 - 1, -(2**63), 10**30])
@@ -218,6 +228,8 @@ def test_a_mask_may_be_shorter_than_the_vocabulary_or_longer() -> None:
     for tokens in ([3], [18], [3, 40]):
         sampler = make_sampler(Sampling(0.0), constraint=OneOf(*([token] for token in tokens)))
         assert sampler.choose(row) == tokens[0]
+    with pytest.raises(NoTokenError):
+        make_sampler(Sampling(0.0), constraint=OneOf()).choose(row)
 
 
 def test_a_bias_can_not_lift_what_the_constraint_forbids() -> None:
@@ -246,6 +258,7 @@ ROWS = st.lists(st.sampled_from([-1e30, -200.0, -1.0, 0.0, 1.0, 1.0001, 30.0, 1e
 
 @given(SAMPLINGS, ROWS, st.one_of(st.none(), st.frozensets(st.integers(0, 30), min_size=1)))
 @example(Sampling(1.0, xtc=Xtc(1.0, 0.0)), [0.0, 0.0, 0.0], frozenset({1}))
+@example(Sampling(0.0, repeat_penalty=1e9), [-1e30], None)
 def test_no_values_bring_anything_but_an_allowed_token(
     sampling: Sampling, logits: list[float], allowed: frozenset[int] | None
 ) -> None:

@@ -47,7 +47,14 @@ class Tokenizer(Protocol):
 
 
 class Engine(Protocol):
-    """One model copy with a fixed number of slots that decode together."""
+    """One model copy with a fixed number of slots that decode together.
+
+    Jobs with the same `prompt_id` compute their prompt once: the first scores it where that is asked, the others wait
+    for it, take it over, tell so in `Progress.cached` and score only their own tokens. An ended job's prompt can be
+    taken over until its slot is taken.
+
+    Scores are of the model's own distribution, whatever the job's sampling and constraint make of it.
+    """
 
     step_seconds: float
     """What the last step still owes; its driver waits so long before it delivers. 0 for real engines."""
@@ -67,7 +74,11 @@ class Engine(Protocol):
         ...
 
     def add(self, job: EngineJob) -> None:
-        """Take the lowest free slot for the job. The caller never adds more than `EngineInfo.slots` jobs."""
+        """Take the lowest free slot for the job. The caller never adds more than `EngineInfo.slots` jobs.
+
+        Raises ValueError when the job names a token that is not in the vocabulary. The caller sees to it that prompt
+        and new tokens fit in `EngineInfo.context`.
+        """
         ...
 
     def cancel(self, job_id: str) -> None:
@@ -78,7 +89,8 @@ class Engine(Protocol):
         """One batched forward over the jobs that run: at most one Token for each. Empty when none runs.
 
         Raises an exception when the whole step broke; the caller then counts every running job as failed and calls
-        `reset`. A fault of one job alone is a Failed event.
+        `reset`. A fault of one job alone is a Failed event: its constraint raises RuntimeError, or forbids all tokens.
+        In a step a job's events come in this order: Progress, PromptScores, Token, Finished or Failed.
         """
         ...
 
