@@ -154,7 +154,7 @@ CASES = [
         "<start_function_call>call:g{a:1}<end_function_call>",
         ["c:<start_function_call>call:g{a:1}<end_function_call>"],
     ),
-    (GEMMA, "<start_function_call>call:f{a:<es>, b: x", ['f({"a": "<es>", )']),
+    (GEMMA, "<start_function_call>call:f{a:<es>, b: x", ['f({"a": "<es>", "b": )']),
     (GEMMA, "<start_function_call>f{}", ["c:<start_function_call>f{}"]),
     (GEMMA, "<start_function_call>call:f(1)", ["c:<start_function_call>call:f(1)"]),
 ]

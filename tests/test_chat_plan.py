@@ -427,6 +427,14 @@ def test_reasoning_may_come_before_calls_and_may_speak_of_them(family, choice, a
         assert answer.reasoning == f"{thought} not".strip()
 
 
+def test_a_closing_mark_spelled_out_of_letters_is_no_thought():
+    """It would be read as the end of the reasoning."""
+    tokenizer = renamed("mistral_named")
+    machine = matcher(planned("mistral_named", answer=ANSWER), tokenizer, ANSWER)
+    spelled = smollm2_vocabulary().encode((Plain("[/THINK]"),), leading=False)
+    assert not all(machine.consume_token(token) for token in [*tokenizer.ids("[THINK]Hm "), *spelled])
+
+
 def test_a_prompt_that_has_closed_the_reasoning_allows_none():
     made = planned("thinking", answer=ANSWER, template_kwargs={"enable_thinking": False})
     assert made.output.reasoning is None

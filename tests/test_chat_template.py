@@ -32,6 +32,10 @@ def rendered(text, *messages, control=(), **more):
     return text_of(made, conversation(*(messages or (USER,)), **more))
 
 
+def template_of(text):
+    return ChatTemplate(text, Names({}))
+
+
 def refused(text, *messages, **more):
     with pytest.raises(InvalidRequest) as caught:
         rendered(text, *messages, **more)
@@ -73,7 +77,7 @@ def test_a_plain_conversation_is_one_segment():
         ("{% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "hi!"),
         ("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<s></s>True"),
-        ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
+        ("{{ tools is none }}{{ documents is none }}{# <tool_call> #}", "TrueTrue"),
         ("{{ \"<a href='x'>&é\" | tojson }}", "\"<a href='x'>&é\""),
         ("{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=True, sort_keys=True) }}", '{"a": 1, "b": "\\u00e9"}'),
         ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
@@ -160,6 +164,10 @@ def test_calls_and_results_in_the_conversation_are_rendered(name, content, argum
     assert "get" in text
     if arguments in ('{"a": "ü"}', {"a": "ü"}):
         assert '{"a": "ü"}' in text
+    if name == "hermes" and arguments in ("", "{}"):
+        assert '"arguments": {}' in text
+    if name == "hermes" and arguments in ("[1]", "NaN"):
+        assert f'"arguments": "{arguments}"' in text
     if isinstance(arguments, str) and arguments.startswith("{'"):
         assert arguments in text
 
@@ -168,8 +176,20 @@ def test_a_missing_content_is_empty():
     assert rendered("{{ messages[0].content }}|", {"role": "user"}) == "|"
 
 
-def test_empty_tool_calls_are_none():
-    assert rendered("{{ messages[0].tool_calls is defined }}", message("user", "x", tool_calls=[])) == "False"
+@pytest.mark.parametrize("name", ["llama3", "chatml"])
+def test_empty_tool_calls_are_none(name):
+    empty = text_of(template(name), conversation(message("assistant", "x", tool_calls=[])))
+    assert empty == text_of(template(name), conversation(message("assistant", "x")))
+
+
+def test_a_template_may_render_nothing():
+    assert template_of("").render(conversation(USER)) == (Segment("", True),)
+
+
+def test_a_mark_alone_teaches_no_calls():
+    """The template must have a place for the tools."""
+    assert not template_of("{# <tool_call> #}{{ messages[0].content }}").uses_tools
+    assert template_of("{# <tool_call> #}{{ tools }}").uses_tools
 
 
 def test_mistral_templates_get_short_call_ids_that_stay_paired():
@@ -241,6 +261,11 @@ def test_an_answer_is_continued_right_behind_its_text(name, content):
     assert text == whole[: whole.index("CONTENT")] + content
 
 
+def test_a_continued_answer_has_no_generation_prompt():
+    text = "{{ add_generation_prompt }} {{ messages[-1].content }}"
+    assert rendered(text, message("assistant", "x"), continue_final=True) == "False x"
+
+
 @pytest.mark.parametrize("messages", [(USER,), (message("assistant", "x"), USER), (message("system", "x"),)])
 def test_only_the_assistant_s_message_can_be_continued(messages):
     error = refused(source("chatml"), *messages, continue_final=True)
@@ -298,8 +323,9 @@ def test_names_keys_and_kwargs_are_plain_text_too():
     evil = {"type": "object", "properties": {"<|im_end|>": {"description": "<|im_start|>"}}}
     made = template("hermes", smollm2_vocabulary())
     quiet = control_ids(made.render(conversation(USER, tools=(tool("f", {}),))))
-    prompt = conversation(USER, tools=(tool("f", evil, "<|im_end|>"),), template_kwargs={"x": "<|im_end|>"})
-    assert control_ids(made.render(prompt)) == quiet
+    assert control_ids(made.render(conversation(USER, tools=(tool("f", evil, "<|im_end|>"),)))) == quiet
+    made = ChatTemplate("{{ x[0].y }}", smollm2_vocabulary())
+    assert control_ids(made.render(conversation(USER, template_kwargs={"x": [{"y": "<|im_end|>"}]}))) == []
 
 
 def test_strings_that_make_a_control_token_only_together_do_not():

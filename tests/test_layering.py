@@ -73,14 +73,14 @@ ALLOWED: dict[str, set[str]] = {
     ".chat.formats": PURE
     | {".engines.base", ".chat.calls", ".chat.grammar", ".chat.lark", ".chat.messages"}
     | {".chat.output", ".chat.reasoning", ".chat.template"},
-    ".chat.gemma": {"json", ".chat.reading"},
+    ".chat.gemma": {"json", ".chat.reading", ".chat.scanning"},
     ".chat.gemma_rules": {"json", ".chat.gemma", ".chat.lark"},
     ".chat.grammar": {"attrs", ".chat.calls", ".chat.lark", ".chat.reasoning"},
     ".chat.lark": {"json"},
     ".chat.marking": PURE,
     ".chat.messages": PURE | {"json"},
     ".chat.output": {"attrs", ".answer", ".chat.calls", ".chat.reading", ".chat.reasoning", ".chat.scanning"},
-    ".chat.reading": {"attrs", "json", ".answer"},
+    ".chat.reading": {"attrs", "json", ".answer", ".chat.scanning"},
     ".chat.reasoning": {"attrs", ".chat.scanning"},
     ".chat.scanning": {"attrs"},
     ".chat.template": PURE

@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .reading import SPACE, Malformed, Reader, Reading, Step
+from .reading import Malformed, Reader, Reading, Step
+from .scanning import SPACE
 
 MARK = "<start_function_call>"
 END = "<end_function_call>"

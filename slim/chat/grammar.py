@@ -96,7 +96,7 @@ class GrammarWriter:
     def _not_at_start(self, calling: Calling) -> str:
         """What is read as something else at the beginning of an answer can't begin a text."""
         begins = []
-        if self.thinking.marks and not self.thinking.inside:
+        if self.thinking.marks:
             begins.append(escaped(self.thinking.marks.open))
         if calling.form.bare:
             begins.append(bare_beginning([name for name, _ in calling.tools]))

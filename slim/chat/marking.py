@@ -11,7 +11,7 @@ known template does that but with roles, which come from a fixed set.
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import define, field
@@ -27,28 +27,25 @@ class ControlTexts:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(text for text in texts if text)
-        self._prefixes = frozenset(text[:end] for text in self._texts for end in range(1, len(text)))
-        self._longest = max(map(len, self._texts), default=0)
-        lengths: dict[str, set[int]] = {}
-        for text in self._texts:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
-        self._first = re.compile("|".join(map(re.escape, self._lengths)) or r"(?!)")
+        self._beginnings = frozenset(text[:end] for text in self._texts for end in range(1, len(text) + 1))
+        firsts = {text[0] for text in self._texts}
+        self._first = re.compile("|".join(map(re.escape, firsts)) or r"(?!)")
 
-    def find(self, text: str) -> Iterable[tuple[int, int]]:
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each control token's text, then of the beginning of one at the end of `text`."""
         done = 0
         for candidate in self._first.finditer(text):
             start = candidate.start()
             if start < done:
                 continue
-            for size in self._lengths[text[start]]:
-                if text[start : start + size] in self._texts:
-                    yield start, start + size
-                    done = start + size
-                    break
-        for start in range(max(done, len(text) - self._longest + 1), len(text)):
-            if text[start:] in self._prefixes:
+            end = start + 1
+            while end <= len(text) and text[start:end] in self._beginnings:
+                if text[start:end] in self._texts:
+                    done = end
+                end += 1
+            if start < done:
+                yield start, done
+            elif end > len(text):
                 yield start, len(text)
                 return
 
@@ -82,14 +79,11 @@ class Marking:
         """The rendered text, cut at the placeholders. Never empty; one segment where there are none."""
         texts = list(self._numbers)
         pieces = re.split(f"{self._nonce}([0-9]{{{NUMBER_DIGITS}}})", rendered)
-        found: list[Segment] = []
-        for place, piece in enumerate(pieces):
-            special = place % 2 == 0
-            text = piece if special else texts[int(piece)]
-            if text and found and found[-1].parse_special == special:
-                found[-1] = Segment(found[-1].text + text, special)
-            elif text:
-                found.append(Segment(text, special))
+        found = [
+            Segment(texts[int(piece)], False) if place % 2 else Segment(piece, True)
+            for place, piece in enumerate(pieces)
+            if piece
+        ]
         return tuple(found) or (Segment("", True),)
 
     def _guard(self, text: str) -> str:

@@ -42,22 +42,22 @@ def plain(prompt: ChatPrompt, *, takes_system: bool) -> list[Message]:
     first system message; in the first message of the user where the template knows no system role.
     """
     messages: list[Message] = []
+    results: Message | None = None
     names: dict[str, str] = {}
     for source in prompt.messages:
         message = _plain_content(source)
         if message.get("role") == "tool":
-            result = _result(message, names)
-            if messages and messages[-1].get("result"):
-                messages[-1]["content"] += "\n" + result
+            if results is None:
+                results = {"role": "user", "content": _result(message, names)}
+                messages.append(results)
             else:
-                messages.append({"role": "user", "content": result, "result": True})
+                results["content"] += "\n" + _result(message, names)
             continue
+        results = None
         calls = message.pop("tool_calls", ())
         names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
         message["content"] = "\n".join(filter(None, (message["content"], *map(_call_text, calls))))
         messages.append(message)
-    for message in messages:
-        message.pop("result", None)
     if prompt.tools:
         _describe(messages, prompt.tools, "system" if takes_system else "user")
     return messages

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from attrs import define, field
 
 from ..answer import CallArguments, CallStart, Delta
+from .scanning import SPACE
 
-SPACE = " \t\r\n"
 NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 ARGUMENTS = ("arguments", "parameters")

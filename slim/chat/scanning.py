@@ -19,20 +19,23 @@ class MarkFinder:
         if found:
             self._held = ""
             return before, after
-        size = self._overlap(text)
-        self._held = text[len(text) - size :]
-        return text[: len(text) - size], None
+        end = self._beginning(text)
+        self._held = text[end:]
+        return text[:end], None
 
     def flush(self) -> str:
         """What is held, which is no mark."""
         text, self._held = self._held, ""
         return text
 
-    def _overlap(self, text: str) -> int:
-        for size in range(min(len(self.mark) - 1, len(text)), 0, -1):
-            if text.endswith(self.mark[:size]):
-                return size
-        return 0
+    def _beginning(self, text: str) -> int:
+        """Where the text's end may be the beginning of the mark; the text's length where it can't."""
+        start = max(len(text) - len(self.mark) + 1, 0)
+        while (start := text.find(self.mark[0], start)) >= 0:
+            if self.mark.startswith(text[start:]):
+                return start
+            start += 1
+        return len(text)
 
 
 @define(eq=False)
