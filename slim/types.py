@@ -291,6 +291,8 @@ class Finished:
 
     job_id: str
     reason: FinishReason
+    score: TokenScore | None = None
+    """Of the token that ended it, where there is one and the job asked for scores."""
 
 
 @frozen

@@ -501,3 +501,19 @@ async def test_each_request_is_logged_once_without_its_text(autojump_clock: Mock
     assert generation.fields["completion_tokens"] == 16
     assert {"finish_reason", "prompt_tokens", "queue_wait_ms", "ttft_ms", "duration_ms"} <= generation.fields.keys()
     assert "private" not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_end_token_is_scored_though_it_is_no_text(autojump_clock: MockClock, stream: bool) -> None:
+    """lm-eval takes the last entry for the generated token, whatever that is."""
+    async with world() as w, w.client() as client:
+        end = min(w.engines[0].tokenizer.end)
+        body = {"prompt": "a b", "max_tokens": 1, "echo": True, "logprobs": 1, "logit_bias": {str(end): 100}}
+        response = await client.post(COMPLETIONS, json={**body, "temperature": 0, "stream": stream})
+        if stream:
+            choices = [json.loads(data)["choices"][0] for data in read_events(response.content)[:-1]]
+        else:
+            choices = response.json()["choices"]
+    entries = [token for choice in choices for token in (choice["logprobs"] or {"tokens": []})["tokens"]]
+    assert len(entries) == 3 + 1
+    assert "".join(choice["text"] for choice in choices) == "a b"

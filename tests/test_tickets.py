@@ -209,6 +209,13 @@ async def test_timings_say_where_the_time_went(autojump_clock: MockClock) -> Non
     assert (timings.prompt_tokens, timings.cached_tokens, timings.new_tokens) == (7, 0, 4)
 
 
+async def test_a_prompt_takes_its_time_even_if_no_token_follows(autojump_clock: MockClock) -> None:
+    async with world([FakeEngine(prefill_chunk=2, step_seconds=lambda *_: 1.0)]) as w:
+        with w.scheduler.submit([ask("five tokens in all", max_tokens=0, echo=True)], "r") as ticket:
+            await read(ticket)
+            assert ticket.timings(0).prompt == pytest.approx(4)
+
+
 async def test_a_nudge_wakes_the_reader_with_nothing(autojump_clock: MockClock) -> None:
     async with world() as w, trio.open_nursery() as nursery:
         with w.scheduler.submit([ask(max_tokens=50)], "r") as ticket:
@@ -226,3 +233,13 @@ async def test_a_request_that_was_cancelled_says_so_to_every_choice(autojump_clo
             choices = await read(ticket)
         assert {type(choice.end) for choice in choices.values()} == {RequestCancelled}
         assert evolve(choices[0], end=None) == Choice()
+
+
+async def test_the_score_of_the_end_token_comes_with_the_end(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        end = min(w.engines[0].tokenizer.end)
+        forced = Sampling(temperature=0, logit_bias=((end, 100.0),))
+        with w.scheduler.submit([ask(max_tokens=5, logprobs=1, sampling=forced)], "r") as ticket:
+            (update,) = await ticket.receive()
+    assert (update.reason, update.pieces, update.scores) == (FinishReason.STOP, [], [])
+    assert update.end_score is not None

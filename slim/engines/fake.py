@@ -140,7 +140,7 @@ class FakeEngine:
         job, model = slot.job, self._models[slot.number]
         token = model.choose()
         if slot.ends(token, END):
-            return [Finished(job.id, FinishReason.STOP)]
+            return [Finished(job.id, FinishReason.STOP, self._score(slot, token, name(token)))]
         model.accept(token)
         return self._told(slot, token, name(token) if token in job.shown else PIECES[token])
 
@@ -156,6 +156,8 @@ class FakeEngine:
         return self._told(slot, token_id(data), data)
 
     def _told(self, slot: Slot, token: int, data: bytes) -> list[EngineEvent]:
-        job, place = slot.job, len(slot.job.tokens) + slot.made
-        score = None if job.logprobs is None else self._models[slot.number].score(place, token, data or name(token))
-        return slot.take(token, data, score)
+        return slot.take(token, data, self._score(slot, token, data or name(token)))
+
+    def _score(self, slot: Slot, token: int, data: bytes) -> TokenScore | None:
+        place = len(slot.job.tokens) + slot.made
+        return None if slot.job.logprobs is None else self._models[slot.number].score(place, token, data)

@@ -95,6 +95,8 @@ class Ended:
     """Text that was held back until now."""
     scores: tuple[TokenScore, ...] = ()
     """Those of the tail."""
+    end_score: TokenScore | None = None
+    """Of the token that ended it, where it was scored and no stop string came before."""
     error: str | None = None
 
 
@@ -295,7 +297,8 @@ class Replica:
         elif isinstance(event, Finished):
             tail = text.finish()
             reason = FinishReason.STOP if text.stopped else event.reason
-            self._leave(Ended(event.job_id, reason, tail, text.take_scores()))
+            end_score = None if text.stopped else event.score
+            self._leave(Ended(event.job_id, reason, tail, text.take_scores(), end_score))
         else:
             self._leave(Ended(event.job_id, error=event.error))
 

@@ -330,6 +330,7 @@ class Scheduler:
 
     def _on_ended(self, job: Job, event: Ended) -> None:
         job.add_text(event.tail, event.scores)
+        job.end_score = event.end_score
         if event.reason is not None:
             self._end(job, Outcome.OK, reason=event.reason)
         else:
@@ -357,7 +358,7 @@ class Scheduler:
         if holder is not None:
             self._leaving[job.id] = now
             holder.cancel(job.id)
-        job.finish(reason, error)
+        job.finish(now, reason, error)
         if outcome is not None:
             record = job.record(outcome, now)
             self._metrics.ended(record)

@@ -39,6 +39,8 @@ class Update:
     """The newest, where it was asked for."""
     vector: tuple[float, ...] | None = None
     """The embedding."""
+    end_score: TokenScore | None = None
+    """Of the token that ended the text and is no part of it, where scores were asked for."""
 
 
 @define(eq=False)
@@ -104,7 +106,9 @@ class Job:
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
+    ended: float | None = None
     last_token: float = math.nan
+    end_score: TokenScore | None = None
     _pieces: list[str] = field(factory=list)
     _scores: list[tuple[TokenScore, ...]] = field(factory=list)
     _prompt_scores: list[TokenScore] = field(factory=list)
@@ -136,9 +140,10 @@ class Job:
     def timings(self) -> Timings:
         """So far."""
         started, first = self.started, self.first_token
+        prompt_done = self.ended if first is None else first
         return Timings(
             queue=0.0 if started is None else started - self.submitted,
-            prompt=0.0 if started is None or first is None else first - started,
+            prompt=0.0 if started is None or prompt_done is None else prompt_done - started,
             decode=0.0 if first is None else self.last_token - first,
             prompt_tokens=self.prompt.tokens - self.cached,
             cached_tokens=self.cached,
@@ -194,8 +199,8 @@ class Job:
             self._progress = PromptProgress(self.prompt.tokens, 0, 0, now - self.submitted, position)
             self.bell.ring(self)
 
-    def finish(self, reason: FinishReason | None, error: SlimError | None) -> None:
-        self._reason, self._error = reason, error
+    def finish(self, now: float, reason: FinishReason | None, error: SlimError | None) -> None:
+        self.ended, self._reason, self._error = now, reason, error
         self.bell.ring(self)
         self.scope.cancel()
 
@@ -203,7 +208,7 @@ class Job:
         pieces, self._pieces = self._pieces, []
         scores, self._scores = self._scores, []
         progress, self._progress = self._progress, None
-        return Update(self.index, pieces, scores, self._reason, self._error, progress, self._vector)
+        return Update(self.index, pieces, scores, self._reason, self._error, progress, self._vector, self.end_score)
 
     def record(self, outcome: Outcome, now: float) -> JobRecord:
         """What is left of the job when it ends at `now`."""

@@ -57,6 +57,8 @@ class CompletionAnswer:
 
     def events(self, update: Update) -> bytes:
         data = self._stream.events(update.index, update.pieces, update.scores)
+        if update.end_score is not None:
+            data += self._stream.events(update.index, [""], [(update.end_score,)])
         if update.progress is not None:
             data += self._stream.progress(update.index, update.progress)
         if update.reason is not None:
@@ -71,6 +73,8 @@ class CompletionAnswer:
         text.pieces += update.pieces
         for scores in update.scores:
             text.scores += scores
+        if update.end_score is not None:
+            text.scores.append(update.end_score)
         text.reason = update.reason or text.reason
 
     def whole(self) -> bytes:

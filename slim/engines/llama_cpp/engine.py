@@ -205,11 +205,11 @@ class LlamaEngine:
         """Raises RuntimeError where the job can't go on."""
         job, sampler, vocab = slot.job, self._samplers[slot.number], self._vocab
         token = sampler.choose(logits)
+        scored = None if job.logprobs is None else score(logits, token, job.logprobs, vocab.name)
         if slot.ends(token, vocab.end):
-            return [Finished(job.id, FinishReason.STOP)]
+            return [Finished(job.id, FinishReason.STOP, scored)]
         sampler.accept(token)
         data = vocab.name(token) if token in job.shown else vocab.pieces[token]
-        scored = None if job.logprobs is None else score(logits, token, job.logprobs, vocab.name)
         return slot.take(token, data, scored)
 
     def _prompt_scores(self, chunk: Chunk, start: int) -> list[EngineEvent]:
