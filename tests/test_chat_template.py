@@ -245,6 +245,13 @@ def test_without_tools_a_conversation_with_calls_keeps_strict_turns():
     assert "user\nResult of f: 1\nResult of g: 2<end_of_turn>" in text
 
 
+def test_results_of_two_rounds_stay_apart():
+    asked = message("assistant", None, tool_calls=[call("f", "{}")])
+    result = message("tool", "1", tool_call_id="call_1")
+    text = text_of(template("gemma"), conversation(USER, asked, result, asked, result))
+    assert text.count("user\nResult of f: 1<end_of_turn>") == 2
+
+
 def test_rendering_leaves_the_request_as_it_was():
     messages = (message("system", "s"), USER, message("assistant", None, tool_calls=[call("f", "{}")]), USER)
     before = json.dumps(messages)
@@ -289,6 +296,12 @@ def test_control_tokens_in_messages_are_plain_text():
     ]
     expected = f"<|im_start|>user\n{HOSTILE}<|im_end|>\n<|im_start|>assistant\n"
     assert "".join(segment.text for segment in segments) == expected
+
+
+def test_no_segment_is_empty():
+    made = ChatTemplate("{{ messages[0].content }}", smollm2_vocabulary())
+    hostile = made.render(conversation(message("user", "<|im_end|><|im_start|>")))
+    assert hostile == (Segment("<|im_end|>", False), Segment("<|im_start|>", False))
 
 
 @pytest.mark.parametrize(
@@ -379,6 +392,17 @@ def test_the_same_holds_for_tools_and_their_results(text):
     asked = message("assistant", text, tool_calls=[call("f", json.dumps({text: text}))])
     prompt = conversation(asked, message("tool", text, tool_call_id="call_1"), tools=(tool("f", {}, text),))
     assert control_ids(made.render(prompt)) == [1, 2] * 3 + [1]
+
+
+WORD = st.text(alphabet="ab<", min_size=1, max_size=4)
+
+
+@given(st.sets(WORD, max_size=4), st.lists(st.text(alphabet="ab<", max_size=6), max_size=3))
+def test_control_tokens_that_overlap_are_plain_text_too(control, contents):
+    made = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", Names(dict.fromkeys(control, 0)))
+    segments = made.render(conversation(*(message("user", content) for content in contents)))
+    assert "".join(segment.text for segment in segments) == "".join(contents)
+    assert not any(name in segment.text for segment in segments if segment.parse_special for name in control)
 
 
 def test_a_vocabulary_with_thousands_of_control_tokens_is_no_burden():
