@@ -127,7 +127,14 @@ def test_it_does_not_matter_from_where_on_a_token_counts_as_far_down(monkeypatch
         assert abs(seen[token] - chance * 5000) <= 4 * (chance * 5000 + 1) ** 0.5, f"token {token}"
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**32, 2**63 - 1, -(2**63), 10**30])
+SEEDS = [0, 1, -1, 2**32, 2**63 - 1, -(2**63), 10**30]
+
+
+def test_far_seeds_are_not_the_same() -> None:
+    assert len({tuple(draws(Sampling(1.0, seed=seed), make_row(), 6)) for seed in SEEDS}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_fixes_the_draws_and_its_neighbour_changes_them(seed: int) -> None:
     row = make_row()
     for cuts in ({}, {"top_p": 0.9}, {"xtc": Xtc(0.5, 0.01)}, {"mirostat": Mirostat(2)}):
