@@ -30,6 +30,10 @@ FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
 """The model cuts the text into tokens itself. Else llguidance asks the tokenizer for every text that the grammar leaves
 no choice about, which holds Python's lock: 130 µs for a mask in place of 25 µs."""
 
+CONTROL_MARK = b"\xff"
+"""How llguidance tells control tokens from text, in which this byte never is."""
+ONLY_ANSWER = "start: @answer"
+
 COMMON: dict[str, Any] = {
     "step_lexer_fuel": 70_000,
     "step_max_items": 10_000,
@@ -38,7 +42,8 @@ COMMON: dict[str, Any] = {
 }
 SCHEMA_LIMITS = LLParserLimits(initial_lexer_fuel=200_000, max_items_in_row=2_000, **COMMON)
 TEXT_LIMITS = LLParserLimits(initial_lexer_fuel=50_000, max_items_in_row=200, **COMMON)
-"""Ambiguous grammars cost the square of the items in a row; sample grammars of llama.cpp need fewer than 50."""
+"""For clients' Lark and GBNF. An ambiguous grammar costs the square of the items in a row: at 200 a mask takes up to
+1.6 ms. Sample grammars of llama.cpp need fewer than 50."""
 
 REASONS = {
     "oneOf constraints are not supported": "oneOf can be honoured only where its options differ in type, or in the "
@@ -117,16 +122,24 @@ class Guide:
         """
         named = dict(parts or {}) | ({"answer": answer} if answer is not None else {})
         sources = {name: _source(grammar) for name, grammar in named.items()}
-        top = "start: @answer" if main is None else main
-        matcher = self._matcher(top, sources)
-        if matcher.is_error():
-            raise self._error(matcher, named, sources)
-        return Guided(matcher)
+        theirs = any(grammar.kind in ("lark", "gbnf") for grammar in named.values())
+        limits = TEXT_LIMITS if theirs else SCHEMA_LIMITS
+        matcher = self._matcher(main or ONLY_ANSWER, sources, limits)
+        if not matcher.is_error():
+            return Guided(matcher)
+        if not named:
+            raise ValueError(_reason(matcher))
+        param = list(named.values())[-1].param
+        for name, source in sources.items():
+            alone = self._matcher(ONLY_ANSWER, {"answer": source}, limits)
+            if alone.is_error():
+                matcher, param = alone, named[name].param
+                break
+        raise InvalidRequest(f"{param}: {_reason(matcher)}.", param=param)
 
-    def _matcher(self, top: str, sources: Mapping[str, dict[str, Any]]) -> LLMatcher:
+    def _matcher(self, top: str, sources: Mapping[str, dict[str, Any]], limits: LLParserLimits) -> LLMatcher:
         """A matcher that is at the start, or in error: then also when no token can come first."""
-        limits = TEXT_LIMITS if any("lark_grammar" in source for source in sources.values()) else SCHEMA_LIMITS
-        if top == "start: @answer" and "lark_grammar" in sources["answer"]:
+        if top == ONLY_ANSWER and "lark_grammar" in sources["answer"]:
             grammars = [{"lark_grammar": sources["answer"]["lark_grammar"] + FREE_TOKENS}]
         else:
             grammars = [{"lark_grammar": top + FREE_TOKENS}]
@@ -136,20 +149,6 @@ class Guide:
         trial = matcher.deep_copy()
         trial.compute_bitmask()
         return trial if trial.is_error() else matcher
-
-    def _error(
-        self, failed: LLMatcher, named: Mapping[str, Grammar], sources: Mapping[str, dict[str, Any]]
-    ) -> Exception:
-        """Find the grammar that is wrong by itself, and else blame the answer's."""
-        for name, source in sources.items():
-            alone = self._matcher("start: @answer", {"answer": source})
-            if alone.is_error():
-                param = named[name].param
-                return InvalidRequest(f"{param}: {_reason(alone)}.", param=param)
-        if not named:
-            return ValueError(_reason(failed))
-        param = list(named.values())[-1].param
-        return InvalidRequest(f"{param}: {_reason(failed)}.", param=param)
 
     def _ready(self) -> LLTokenizer:
         with self._lock:
@@ -169,10 +168,9 @@ class _Words:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.eos_token_id = min(tokenizer.end)
-        # 0xff never begins UTF-8 text. llguidance marks control tokens with it, and never allows an empty token.
-        self.tokens = [b"" if piece.startswith(b"\xff") else bytes(piece) for piece in tokenizer.pieces]
+        self.tokens = list(tokenizer.pieces)
         for text, token in tokenizer.control.items():
-            self.tokens[token] = b"\xff" + text.encode()
+            self.tokens[token] = CONTROL_MARK + text.encode()
 
     def __call__(self, text: bytes) -> list[int]:
         """Asked for once, at the start; not while FREE_TOKENS is set."""

@@ -52,6 +52,8 @@ class _Task:
     depth: int
     merged: bool
     """llguidance will make one schema of this and others."""
+    tree: str
+    """The definition that it is in."""
     into: Any
     """The list or object of the result that it belongs in."""
     key: str | int
@@ -75,6 +77,8 @@ class _Reader:
         self._sizes: dict[str, int] = {}
         self._merged: dict[str, list[str]] = {}
         """Definition -> how many schemas are in it, and which definitions are merged into it."""
+        self._closable: list[tuple[str, dict[str, Any]]] = []
+        """Objects that may be closed, each with the definition that it is in."""
 
     def read(self) -> dict[str, Any]:
         """Read the root, and all that is referred to."""
@@ -86,6 +90,7 @@ class _Reader:
             levels += 1 + self._read_tree(schema, place, trees, name)
             if levels > MAX_LEVELS:
                 raise place.error(f"the schema and its definitions have more than {MAX_LEVELS} levels together")
+        self._close_objects()
         if _merged_size(self._sizes, self._merged) > MAX_MERGED:
             raise self._place.error(f"$ref beside other restrictions makes it larger than {MAX_MERGED:,} schemas")
         root = trees.pop(ROOT)
@@ -98,7 +103,7 @@ class _Reader:
         """Read a schema with all that is inside it, and say how deep it was."""
         deepest = size = 0
         merged = self._merged[name] = []
-        self._tasks = [_Task(schema, place, 1, False, trees, name)]
+        self._tasks = [_Task(schema, place, 1, False, name, trees, name)]
         while self._tasks:
             task = self._tasks.pop()
             size += 1
@@ -141,14 +146,27 @@ class _Reader:
             values.write_exclusive_bounds(clean)
         if "format" in clean:
             _write_format(clean)
+        if not task.merged and _names_all(clean):
+            self._closable.append((task.tree, clean))
         return clean
+
+    def _close_objects(self) -> None:
+        """An object that names its properties gets no others: a small model invents them until it is cut off.
+
+        JSON Schema leaves it open, and the closed one's answers are valid in it. It stays open where llguidance merges
+        it with another schema, which may name other properties.
+        """
+        any_merged = any(self._merged.values())
+        for tree, clean in self._closable:
+            if tree == ROOT or not any_merged:
+                clean["additionalProperties"] = False
 
     def _one(self, task: "_Task", value: object, place: Place, clean: dict[str, Any]) -> None:
         keyword = str(place.key)
         if isinstance(value, list | tuple) and keyword == "items":
             raise place.error("must be one schema. Write a tuple as prefixItems, and items for what follows")
         clean[keyword] = value if isinstance(value, bool) else None
-        self._tasks.append(_Task(value, place, task.depth + 1, task.merged, clean, keyword))
+        self._tasks.append(_Task(value, place, task.depth + 1, task.merged, task.tree, clean, keyword))
 
     def _list(self, task: "_Task", value: object, place: Place) -> list[Any]:
         if not isinstance(value, list | tuple) or not value:
@@ -159,7 +177,8 @@ class _Reader:
             merged = merged or len(HONOURED & schema.keys()) > 1 or (place.key == "allOf" and len(value) > 1)
         made: list[Any] = [None] * len(value)
         self._tasks += (
-            _Task(inner, place.at(number), task.depth + 1, merged, made, number) for number, inner in enumerate(value)
+            _Task(inner, place.at(number), task.depth + 1, merged, task.tree, made, number)
+            for number, inner in enumerate(value)
         )
         return made
 
@@ -174,7 +193,7 @@ class _Reader:
         made: dict[str, Any] = dict.fromkeys(value)
         for name, inner in value.items():
             self._budget.text(name, place)
-            self._tasks.append(_Task(inner, place.at(name), task.depth + 1, task.merged, made, name))
+            self._tasks.append(_Task(inner, place.at(name), task.depth + 1, task.merged, task.tree, made, name))
         return made
 
     def _reference(self, value: object, place: Place) -> str:
@@ -242,16 +261,25 @@ def _ordered(schema: Mapping[str, Any]) -> Iterator[str]:
             yield keyword
 
 
+def _names_all(clean: Mapping[str, Any]) -> bool:
+    """The schema names properties, and nothing in it asks for others."""
+    others = ("additionalProperties", "patternProperties", "minProperties", "$ref", "allOf", "anyOf", "oneOf")
+    return (
+        "properties" in clean
+        and not any(keyword in clean for keyword in others)
+        and set(clean.get("required", ())) <= clean["properties"].keys()
+    )
+
+
 def _check_together(clean: Mapping[str, Any], place: Place) -> None:
     """What is right in each keyword, and can't be honoured in their sum."""
     required = set(clean.get("required", ()))
     if len(clean.get("properties", {}).keys() - required) > MAX_OPTIONAL:
         raise place.at("properties").error(f"must have at most {MAX_OPTIONAL} that `required` does not name")
-    closed = clean.get("additionalProperties") is False and not clean.get("patternProperties")
-    if not closed and clean.get("minProperties", 0) > len(required) + 1:
+    if clean.get("minProperties", 0) > len(required) + 1:
         raise place.at("minProperties").error(
-            "minProperties can't be honoured above the length of `required` plus one where other names may come, "
-            "because an answer could repeat one"
+            "minProperties can't be honoured above the length of `required` plus one, because an answer could repeat "
+            "a name"
         )
 
 

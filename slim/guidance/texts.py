@@ -98,10 +98,7 @@ def lark_of_regex(text: str, place: Place) -> str:
         raise place.error(f"must have at most {MAX_REGEX:,} characters")
     if _ends_in_escape(text):
         raise place.error("ends with a single backslash")
-    body = text.removeprefix("^")
-    if body.endswith("$") and not _ends_in_escape(body[:-1]):
-        body = body[:-1]
-    return f"start: /(?:{regex_to_lark(body, 'dw')})/\n"
+    return f"start: /{regex_to_lark(text, 'dw')}/\n"
 
 
 def lark_of_choices(choices: object, place: Place) -> str:

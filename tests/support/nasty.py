@@ -32,6 +32,7 @@ def doubled(length):
 
 TOO_MUCH = {
     "1,000 properties inside each other": nested(1_000, lambda inner: {"properties": {"a": inner}}),
+    "65 properties inside each other": nested(64, lambda inner: {"properties": {"a": inner}}),
     "1,000 anyOf inside each other": nested(1_000, lambda inner: {"anyOf": [inner, {"type": "null"}]}),
     "1,000 items inside each other": nested(1_000, lambda inner: {"items": inner}),
     "a constant of 1,000 lists": {"const": nested(1_000, lambda inner: [inner], 1)},
@@ -40,6 +41,7 @@ TOO_MUCH = {
     "references that double": doubled(20),
     "5,000 properties": {"properties": {f"name {number}": {"type": "string"} for number in range(5_000)}},
     "401 optional properties": closed([], **{f"p{number}": {"type": "null"} for number in range(401)}),
+    "an enum of 5,000 numbers": {"enum": list(range(5_000))},
     "an enum of 1 MB": {"enum": [f"value number {number:06}" for number in range(50_000)]},
     "a name of 1 MB": {"properties": {"n" * 1_000_000: {}}},
     "20,000 parentheses": {"pattern": "(" * 20_000 + ")" * 20_000},

@@ -87,6 +87,7 @@ PATTERNS = (
     *(
         "^[\\u00e4\\u00f6\\u00fc]{1,3}$",
         "^[^\\x00-\\x1f\\x7f]{1,4}$",
+        "^[\\x00-~]{2,3}$",
         "^\\t?a\\n?$",
         "^hello there indeed\\\\!$",
         "^\\p{Lu}",
@@ -417,6 +418,7 @@ def wrong_values():
     yield {"maxItems": "3"}, "maxItems"
     yield {"maxProperties": True}, "maxProperties"
     yield {"type": "object", "minProperties": 2}, "minProperties"
+    yield {**closed([], a=SMALL, b=SMALL), "minProperties": 2}, "minProperties"
     yield {"pattern": 3}, "pattern"
     for pattern in (
         "(?=x)",
@@ -447,7 +449,7 @@ def wrong_references():
     yield {"$ref": "other.json#/a"}, "$ref"
     yield {"$ref": "#anchor", "$defs": {"a": {"$anchor": "anchor"}}}, "$ref"
     yield {"$ref": 3}, "$ref"
-    yield closed(a={"$id": "inner", "$ref": "#/$defs/x", "$defs": {"x": {}}}), "properties.a.$ref"
+    yield {**closed(a={"$id": "inner", "$ref": "#/$defs/x"}), "$defs": {"x": {}}}, "properties.a.$ref"
     yield {"$ref": "#/$defs/a/anyOf/2", "$defs": {"a": {"anyOf": [{}, {}]}}}, "$ref"
 
 
