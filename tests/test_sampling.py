@@ -17,7 +17,7 @@ pytest.importorskip("numpy")
 import numpy as np
 
 from slim.engines import sampling as sampling_module
-from slim.engines.sampling import BLOCK, NoTokenError, Sampler, likeliest, score
+from slim.engines.sampling import BLOCK, FORBIDDEN, NoTokenError, Sampler, likeliest, score
 
 SIZE = 3000
 
@@ -300,6 +300,12 @@ def test_logits_that_are_no_numbers_are_a_clear_error(temperature: float, cuts: 
 def test_the_likeliest_come_in_order_and_of_equals_the_lowest_id_first(logits: list[float], count: int) -> None:
     row = np.array(logits, np.float32)
     assert likeliest(row, count).tolist() == np.argsort(-row, kind="stable")[:count].tolist()
+
+
+def test_forbidden_tokens_are_never_among_the_likeliest() -> None:
+    row = np.full(SIZE, FORBIDDEN, np.float32)
+    row[[7, 1000]] = [-20.0, 1.0]
+    assert likeliest(row, 5).tolist() == [1000, 7]
 
 
 def test_scores_are_the_softmax_of_the_whole_row() -> None:
