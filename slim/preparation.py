@@ -85,9 +85,7 @@ class Model:
         constraint = None
         if request.grammar is not None or planned.main is not None:
             constraint = self._compile(request.grammar, planned, lenient=chat.tool_choice == "auto")
-        return Prepared(
-            tokens, max_tokens, "", _copies(constraint, request.choices), planned.shown, planned.output
-        )
+        return Prepared(tokens, max_tokens, "", _copies(constraint, request.choices), planned.shown, planned.output)
 
     def _compile(self, answer: Grammar | None, planned: ChatPlan, *, lenient: bool) -> Guided:
         """Where the model may choose not to call, a tool whose schema can't be honoured takes any JSON object."""

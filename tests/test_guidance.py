@@ -428,3 +428,32 @@ def test_the_api_document_lists_the_honoured_keywords_and_formats():
         assert listed[name] == getattr(keywords, name.upper())
     assert listed["formats"] == set(keywords.FORMATS)
     assert listed["refused"] == set(keywords.REFUSED)
+
+
+A, B = {"properties": {"a": {"type": "null"}}}, {"properties": {"b": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "object", **A}, ["{}", '{"a": null}'], ['{"x": null}', '{"a": null, "x": 1}']),
+        ({"type": "object", **A, "additionalProperties": True}, ['{"a": null, "x": 1}'], []),
+        ({"type": "object", **A, "required": ["x"]}, ['{"a": null, "x": 1}'], ["{}"]),
+        ({"properties": {"n": {"type": "object", **A}}, "type": "object"}, ['{"n": {}}'], ['{"n": {"x": 1}}']),
+        (
+            {"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "object", **A}}},
+            ["[{}]"],
+            ['[{"x'],
+        ),
+        # What is merged may have the properties of each.
+        ({"type": "object", "allOf": [A, B]}, ['{"a": null, "b": null}'], ['{"a": 1}']),
+        (
+            {"type": "object", "allOf": [{"$ref": "#/$defs/A"}, B], "$defs": {"A": A}},
+            ['{"a": null, "b": null}'],
+            ['{"a": 1}'],
+        ),
+        ({"type": "object", **A, "anyOf": [B, {"required": ["a"]}]}, ['{"a": null, "b": null}'], []),
+    ],
+)
+def test_an_object_that_names_its_properties_gets_no_others(schema, good, bad):
+    honours("json_schema", schema, good, bad)
