@@ -166,6 +166,8 @@ class Generation:
     grammar: Grammar | None = None
     progress: bool = False
     """Updates tell of the place in the queue and of the prompt's progress."""
+    param: str = "prompt"
+    """The request's field that the prompt came from, for errors."""
 
 
 class Constraint(Protocol):
