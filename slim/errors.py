@@ -73,7 +73,10 @@ class Draining(Unavailable):
 
 
 class DeadlineExceeded(SlimError):
-    """The deadline over queue and generation passed before the answer was complete."""
+    """The deadline over queue and generation, so many seconds, passed before the answer was complete."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The request was not finished within its deadline of {seconds:g} s.")
 
 
 class RequestCancelled(SlimError):

@@ -139,7 +139,7 @@ class Metrics:
         self._generated.inc(record.usage.completion_tokens)
         if record.queue_wait is not None:
             self._queue_wait.observe(record.queue_wait)
-            self._prompt.inc(record.usage.prompt_tokens)
+            self._prompt.inc(record.usage.prompt_tokens - record.usage.cached_tokens)
         if record.prefill is not None:
             self._prefill.observe(record.prefill)
         if record.first_token is not None:

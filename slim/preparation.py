@@ -4,7 +4,7 @@ Pure, and slow: milliseconds for a long prompt, more for a large schema. So it r
 and no HTTP.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from attrs import define, evolve, field, frozen
 
@@ -71,8 +71,8 @@ class Model:
         self._check_sampling(request)
         if isinstance(request.prompt, ChatPrompt):
             return self._prepare_chat(request, request.prompt)
-        tokens = self._tokens(request.prompt)
-        max_tokens = self._room(tokens, request, "prompt" if self.info.embedding_size is None else "input")
+        tokens = self.tokens(request.prompt, request.param)
+        max_tokens = self._room(tokens, request)
         echo = self._text(request.prompt) if request.echo else ""
         constraint = None if request.grammar is None else self.guide.compile(request.grammar)
         return Prepared(tokens, max_tokens, echo, _copies(constraint, request.choices))
@@ -80,7 +80,7 @@ class Model:
     def _prepare_chat(self, request: Generation, chat: ChatPrompt) -> Prepared:
         rendered = self.template.render(chat)
         tokens = self.tokenizer.encode(rendered)
-        max_tokens = self._room(tokens, request, "messages")
+        max_tokens = self._room(tokens, request)
         planned = plan(self.template, chat, rendered, request.grammar, self.tokenizer)
         constraint = None
         if request.grammar is not None or planned.main is not None:
@@ -89,55 +89,66 @@ class Model:
 
     def _compile(self, answer: Grammar | None, planned: ChatPlan, *, lenient: bool) -> Guided:
         """Where the model may choose not to call, a tool whose schema can't be honoured takes any JSON object."""
-        parts = dict(planned.parts)
-        while True:
-            try:
-                return self.guide.compile(answer, planned.main, parts)
-            except InvalidRequest as error:
-                bad = lenient and _part_of(error, parts)
-                if not bad:
-                    raise
-                parts[bad] = Grammar("json_object", None, parts[bad].param)
+        try:
+            return self.guide.compile(answer, planned.main, planned.parts)
+        except InvalidRequest:
+            if not lenient:
+                raise
+        parts = {name: self._or_any_object(part) for name, part in planned.parts.items()}
+        return self.guide.compile(answer, planned.main, parts)
 
-    def _tokens(self, prompt: tuple[Segment, ...] | tuple[int, ...]) -> tuple[int, ...]:
+    def _or_any_object(self, part: Grammar) -> Grammar:
+        try:
+            self.guide.compile(part)
+        except InvalidRequest:
+            return Grammar("json_object", None, part.param)
+        return part
+
+    def tokens(self, prompt: tuple[Segment, ...] | tuple[int, ...], param: str) -> tuple[int, ...]:
+        """Token ids of a prompt that is no conversation. Raises InvalidRequest for ids that the model doesn't have."""
         if isinstance(prompt[0], Segment):
             return self.tokenizer.encode(prompt)
-        ids = prompt
-        self._check_ids("prompt", ids)
-        return ids
+        self.check_ids(prompt, param)
+        return prompt
 
-    def _text(self, prompt: tuple[Segment, ...] | tuple[int, ...]) -> str:
-        """The text of a prompt, for its echo; bytes that are no text become U+FFFD."""
-        if isinstance(prompt[0], Segment):
-            return "".join(segment.text for segment in prompt)
-        joiner, pieces = Utf8Joiner(), self.tokenizer.pieces
-        names = {number: name for name, number in self.tokenizer.control.items()}
-        data = (pieces[number] or names.get(number, "").encode() for number in prompt)
-        return "".join(map(joiner.feed, data)) + joiner.flush()
-
-    def _room(self, tokens: tuple[int, ...], request: Generation, param: str) -> int:
-        """New tokens that this request may make."""
-        room = self.info.context - len(tokens)
-        if room < min(request.max_tokens, 1):
-            raise ContextLengthExceeded(len(tokens), request.max_tokens, self.info.context, param)
-        return min(request.max_tokens, room)
-
-    def _check_sampling(self, request: Generation) -> None:
-        sampling = request.sampling
-        if sampling.logit_bias:
-            self._check_ids("logit_bias", (number for number, _ in sampling.logit_bias))
-        self._check_ids("stop_token_ids", request.stop_token_ids)
-        wanted = {"dry": "dry_multiplier", "xtc": "xtc_probability", "mirostat": "mirostat"}
-        for name, param in wanted.items():
-            if getattr(sampling, name) is not None and name not in self.info.samplers:
-                raise InvalidRequest(f"{param}: this engine does not have this sampler: omit it", param)
-
-    def _check_ids(self, param: str, ids: Iterable[int]) -> None:
+    def check_ids(self, ids: Iterable[int], param: str) -> None:
+        """Raises InvalidRequest for one that the model doesn't have."""
         size = len(self.tokenizer.pieces)
         for number in ids:
             if not 0 <= number < size:
                 text = f"{param}: token id {number} is out of vocabulary: this model has ids from 0 to {size - 1}"
                 raise InvalidRequest(text, param)
+
+    def _text(self, prompt: tuple[Segment, ...] | tuple[int, ...]) -> str:
+        """The text of a prompt, for its echo; bytes that are no text become U+FFFD."""
+        if isinstance(prompt[0], Segment):
+            return "".join(segment.text for segment in prompt)
+        joiner = Utf8Joiner()
+        return "".join(map(joiner.feed, map(names(self.tokenizer), prompt))) + joiner.flush()
+
+    def _room(self, tokens: tuple[int, ...], request: Generation) -> int:
+        """New tokens that this request may make."""
+        room = self.info.context - len(tokens)
+        if room < min(request.max_tokens, 1):
+            raise ContextLengthExceeded(len(tokens), request.max_tokens, self.info.context, request.param)
+        return min(request.max_tokens, room)
+
+    def _check_sampling(self, request: Generation) -> None:
+        sampling = request.sampling
+        if sampling.logit_bias:
+            self.check_ids((number for number, _ in sampling.logit_bias), "logit_bias")
+        self.check_ids(request.stop_token_ids, "stop_token_ids")
+        wanted = {"dry": "dry_multiplier", "xtc": "xtc_probability", "mirostat": "mirostat"}
+        for name, param in wanted.items():
+            if getattr(sampling, name) is not None and name not in self.info.samplers:
+                raise InvalidRequest(f"{param}: this engine does not have this sampler: omit it", param)
+
+
+def names(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+    """What a reader is shown of a token id: its bytes, or the name of a control token."""
+    control = {number: name.encode() for name, number in tokenizer.control.items()}
+    pieces = tokenizer.pieces
+    return lambda number: pieces[number] or control.get(number, b"")
 
 
 def _copies(constraint: Guided | None, count: int) -> tuple[Constraint | None, ...]:
@@ -145,15 +156,6 @@ def _copies(constraint: Guided | None, count: int) -> tuple[Constraint | None, .
     if constraint is None:
         return (None,) * count
     return (constraint, *(constraint.copy() for _ in range(count - 1)))
-
-
-def _part_of(error: InvalidRequest, parts: Mapping[str, Grammar]) -> str | None:
-    """The name of the tool's part that an error is about."""
-    param = error.param or ""
-    for name, grammar in parts.items():
-        if grammar.kind == "json_schema" and param.startswith(grammar.param) and grammar.param.startswith("tools["):
-            return name
-    return None
 
 
 def with_choice(request: Generation, choice: int) -> Generation:

@@ -306,3 +306,32 @@ async def test_a_forced_call_has_arguments_by_its_schema(autojump_clock: MockClo
             assert call["function"]["name"] == "weather"
             assert isinstance(json.loads(call["function"]["arguments"])["city"], str)
             assert answer["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(("script", "status"), [([RuntimeError("broken")], 500), (None, 504)])
+async def test_an_error_before_the_first_text_of_a_stream_is_a_status(
+    autojump_clock: MockClock, script: list[Any] | None, status: int
+) -> None:
+    engine = FakeEngine(script=script, step_seconds=lambda *_: 1.0 if script else 100.0)
+    async with world([engine], sse_keepalive_s=0.0) as w, w.client() as client:
+        response = await chat(client, stream=True)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, None)
+
+
+async def test_text_that_came_before_an_error_is_not_lost(autojump_clock: MockClock) -> None:
+    async with world([FakeEngine(script=[b"one", b" two", RuntimeError("broken")])]) as w, w.client() as client:
+        response = await chat(client, stream=True)
+    events = [json.loads(line[6:]) for line in response.text.split("\n\n") if line]
+    assert joined(events[:-1])["content"] == "one two"
+    assert events[-1]["error"]["code"] == "engine_error"
+
+
+async def test_a_schema_of_a_tool_that_cant_be_honoured_gives_way_where_the_model_may_choose(
+    autojump_clock: MockClock,
+) -> None:
+    odd = {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "not": {}}}}
+    async with world() as w, w.client() as client:
+        assert (await chat(client, tools=[WEATHER, odd], max_tokens=5)).status_code == 200
+        forced = await chat(client, tools=[WEATHER, odd], tool_choice="required", max_tokens=5)
+    assert forced.status_code == 400
+    assert forced.json()["error"]["param"].startswith("tools[1].function.parameters")

@@ -16,8 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from slim.engines.fake import FakeEngine
 from slim.engines.fake_embedding import SIZE, FakeEmbeddingEngine
-from slim.errors import Overloaded
-from slim.scheduler import Ticket
+from slim.scheduler import Scheduler
 from slim.types import EngineEvent
 from support.in_process import world
 from support.server import Server
@@ -169,18 +168,13 @@ async def test_a_request_that_has_begun_waits_when_others_take_its_places(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, refused: range
 ) -> None:
     async with world([engine(2, prefill_chunk=ONE_AT_A_TIME)], max_batch=2) as w, w.client() as client:
-        real, calls = w.scheduler.submit, itertools.count()
-
-        def submit(*arguments: Any) -> Ticket:
-            if next(calls) in refused:
-                raise Overloaded("full", 2.0)
-            return real(*arguments)
-
-        monkeypatch.setattr(w.scheduler, "submit", submit)
         ids = [[number] for number in range(20)]
         vectors = await embed(client, ids)
-        assert next(calls) == 20 + len(refused)
+        looks = itertools.count()
+        monkeypatch.setattr(Scheduler, "has_room", property(lambda self: next(looks) not in refused))
         assert vectors == await embed(client, ids)
+        assert next(looks) > max(refused)
+        assert w.metric("slm_rejected_total", reason="queue_full") == 0
 
 
 async def test_the_deadline_is_over_the_whole_request(autojump_clock: MockClock) -> None:

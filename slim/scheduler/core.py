@@ -13,7 +13,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import trio
 from attrs import frozen
@@ -64,7 +64,7 @@ class Scheduler:
         self._replicas = ReplicaSet(
             make_replicas,
             limits.stall,
-            self._on_tokens,
+            self._on_report,
             self._on_event,
             metrics.step,
             self._wake,
@@ -154,19 +154,30 @@ class Scheduler:
 
     async def run_with_model(self, work: Callable[[Model], T]) -> T:
         """Do work that only reads the model, off the event loop. Raises what it raises, and an Unavailable."""
-        model = self._replicas.model
-        readiness = self.readiness()
-        if model is None or readiness.status == "draining":
-            self._metrics.rejected("draining" if readiness.status == "draining" else "not_ready")
-            raise refusal(readiness)
+        model = self.check_model()
         return await self._preparing.run(lambda: work(model))
+
+    def check_model(self) -> Model:
+        """The model, which may be read even while no work is admitted for want of places. Raises an Unavailable."""
+        model, readiness = self._replicas.model, self.readiness()
+        if model is None or self._nursery is None or readiness.status == "draining":
+            self._reject(readiness)
+        return model
+
+    def _reject(self, readiness: Readiness) -> NoReturn:
+        self._metrics.rejected("draining" if readiness.status == "draining" else "not_ready")
+        raise refusal(readiness)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more job gets a place."""
+        return self._policy.has_room(1)
 
     def check(self, jobs: int = 1) -> None:
         """Raise the Unavailable that `submit` would raise now: asked before a body is read, a refusal costs nothing."""
         readiness = self.readiness()
         if readiness.status != "ready":
-            self._metrics.rejected("draining" if readiness.status == "draining" else "not_ready")
-            raise refusal(readiness)
+            self._reject(readiness)
         if not self._policy.has_room(jobs):
             self._metrics.rejected("queue_full")
             raise self._policy.overloaded(trio.current_time(), random.random())
@@ -181,18 +192,21 @@ class Scheduler:
         ticket_id, bell, jobs = secrets.token_hex(12), Bell(), list[Job]()
         for request in requests:
             several = request.choices > 1
-            prompt = PromptState(f"{ticket_id}-{len(jobs)}" if several else "", request)
-            prompt.done = trio.Event() if several else None
-            for _ in range(request.choices):
-                jobs.append(self._admit(prompt, f"{ticket_id}-{len(jobs)}", request_id, len(jobs), tenant, bell))
+            shared_id = f"{ticket_id}-{len(jobs)}" if several else ""
+            prompt = PromptState(shared_id, request, done=trio.Event() if several else None)
+            for choice in range(request.choices):
+                index = len(jobs)
+                jobs.append(self._admit(prompt, choice, index, f"{ticket_id}-{index}", request_id, tenant, bell))
         return Ticket(ticket_id, jobs, bell, self._abandon)
 
-    def _admit(self, prompt: PromptState, job_id: str, request_id: str, index: int, tenant: str, bell: Bell) -> Job:
+    def _admit(
+        self, prompt: PromptState, choice: int, index: int, job_id: str, request_id: str, tenant: str, bell: Bell
+    ) -> Job:
         assert self._nursery is not None
         now = trio.current_time()
         scope = trio.CancelScope(deadline=now + self._limits.request_timeout)
         place = self._policy.reserve(job_id, now)
-        job = Job(job_id, request_id, index, prompt, tenant, place, now, scope, bell)
+        job = Job(job_id, request_id, index, prompt, choice, tenant, place, now, scope, bell)
         self._jobs[job_id] = job
         if prompt.request.progress:
             self._curious[job_id] = job
@@ -214,8 +228,7 @@ class Scheduler:
             self._wake()
             await job.offer[0].send(job)
             await trio.sleep_forever()
-        text = f"The request was not finished within its deadline of {self._limits.request_timeout:g} s."
-        self._end(job, Outcome.TIMEOUT, error=DeadlineExceeded(text))
+        self._end(job, Outcome.TIMEOUT, error=DeadlineExceeded(self._limits.request_timeout))
 
     async def _prepare(self, job: Job) -> None:
         """Make the engine's job; a request that the model can't honour ends here. The first choice prepares for all."""
@@ -295,8 +308,8 @@ class Scheduler:
                 if job is not None and job.engine_job is not None:
                     job.tell_position(now, position)
 
-    def _on_tokens(self, report: Report) -> None:
-        """One new token for each of these jobs."""
+    def _on_report(self, report: Report) -> None:
+        """The scores of prompts, then one new token for each job of the step."""
         for prompt_scores in report.prompt_scores:
             job = self._jobs.get(prompt_scores.job_id)
             if job is not None:

@@ -71,6 +71,7 @@ class PromptState:
     """One prompt of a request, and what its choices share."""
 
     id: str
+    """Empty where only one choice asks: then nothing is shared."""
     request: Generation
     prepared: Prepared | None = None
     error: InvalidRequest | EngineFailed | None = None
@@ -93,6 +94,8 @@ class Job:
     request_id: str
     index: int
     prompt: PromptState
+    choice: int
+    """Its number among those of its prompt."""
     tenant: str
     place: Place
     submitted: float
@@ -126,11 +129,6 @@ class Job:
     @property
     def request(self) -> Generation:
         return self.prompt.request
-
-    @property
-    def choice(self) -> int:
-        """Its number among those of its prompt."""
-        return self.index % self.request.choices
 
     @property
     def usage(self) -> Usage:

@@ -66,14 +66,14 @@ async def drive_in_thread(replica: Replica) -> None:
 class ReplicaSet:
     """All replicas.
 
-    `on_tokens` gets each report, whose tokens are the new ones of a step, `on_event` what else concerns one job,
+    `on_report` gets each report for its tokens and scores, `on_event` what else concerns one job,
     `on_step` the number of jobs of each finished step; `on_change` is called when a replica may take more, or none any
     longer.
     """
 
     make: MakeReplicas
     stall_limit: float
-    on_tokens: Callable[[Report], None]
+    on_report: Callable[[Report], None]
     on_event: Callable[[JobEvent, float], None]
     on_step: Callable[[int], None]
     on_change: Callable[[], None]
@@ -115,7 +115,7 @@ class ReplicaSet:
             book.kv_used = report.kv_used
             if report.stepped is not None:
                 self.on_step(report.stepped)
-            self.on_tokens(report)
+            self.on_report(report)
             for event in report.events:
                 self._read_event(book, event, report.at)
                 changed = changed or isinstance(event, Ended | Ready | Broken)

@@ -39,7 +39,7 @@ def new_call_id() -> str:
 
 
 @define(eq=False)
-class Message:
+class ChoiceSoFar:
     """What has come of one choice."""
 
     output: ChatOutput
@@ -63,23 +63,25 @@ class ChatAnswer:
     _head: Head
     _call: Call
     _stream: ChatStream
-    _messages: dict[int, Message]
+    _messages: dict[int, ChoiceSoFar]
 
     def __init__(self, ticket: Ticket, head: Head, call: Call) -> None:
         self._ticket, self._head, self._call = ticket, head, call
         self._stream = ChatStream(head, call.include_usage, call.scored)
         self._messages = {}
 
-    def _message(self, index: int) -> Message | None:
+    def _message(self, index: int) -> ChoiceSoFar | None:
         """None while the prompt is not read: then how to read the answer isn't known either."""
         message = self._messages.get(index)
         prepared = self._ticket.prepared(index)
         if message is None and prepared is not None and prepared.output is not None:
-            message = self._messages[index] = Message(ChatOutput(prepared.output, new_call_id))
+            message = self._messages[index] = ChoiceSoFar(ChatOutput(prepared.output, new_call_id))
         return message
 
     def events(self, update: Update) -> bytes:
         index = update.index
+        if update.error is not None and not update.pieces:
+            return b""  # alone it must not send the head: an error is a status as long as nothing was sent
         is_new = index not in self._messages
         message = self._message(index)
         if message is None:

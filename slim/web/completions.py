@@ -32,7 +32,7 @@ class Completions:
 
 
 @define
-class Text:
+class ChoiceSoFar:
     """What has come of one choice."""
 
     pieces: list[str] = field(factory=list)
@@ -48,19 +48,20 @@ class CompletionAnswer:
     _head: Head
     _call: Call
     _stream: CompletionStream
-    _texts: list[Text]
+    _texts: list[ChoiceSoFar]
 
     def __init__(self, ticket: Ticket, head: Head, call: Call) -> None:
         self._ticket, self._head, self._call = ticket, head, call
         self._stream = CompletionStream(head, call.include_usage, call.scored)
-        self._texts = [Text() for _ in range(ticket.size)]
+        self._texts = [ChoiceSoFar() for _ in range(ticket.size)]
 
     def events(self, update: Update) -> bytes:
-        data = self._stream.events(update.index, update.pieces, update.scores)
-        if update.end_score is not None:
-            data += self._stream.events(update.index, [""], [(update.end_score,)])
+        data = b""
         if update.progress is not None:
             data += self._stream.progress(update.index, update.progress)
+        data += self._stream.events(update.index, update.pieces, update.scores)
+        if update.end_score is not None:
+            data += self._stream.events(update.index, [""], [(update.end_score,)])
         if update.reason is not None:
             data += self._stream.end(update.index, update.reason, self._ticket.timings(update.index))
         return data

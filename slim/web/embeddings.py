@@ -10,16 +10,19 @@ from collections.abc import Sequence
 import trio
 from attrs import define, field, frozen
 
-from ..errors import ContextLengthExceeded, DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, SlimError
+from ..errors import ContextLengthExceeded, DeadlineExceeded, EngineFailed, InvalidRequest, SlimError
 from ..preparation import Model
 from ..scheduler import Scheduler
-from ..types import Generation, Segment
+from ..types import Generation
 from ..wire.embeddings import EmbeddingAnswer, EmbeddingCall, parse_embeddings
 from ..wire.requests import RequestLimits
 from .generation import Bodies
 from .http import Reply, Request
 
 Texts = Sequence[tuple[int, ...]]
+
+WAIT_FOR_PLACE = 0.05
+"""Seconds between two looks at a full server."""
 
 NOT_HERE = "This server generates text and makes no embeddings. Start one that does with SLM_EMBEDDINGS=true."
 
@@ -51,8 +54,7 @@ class Embeddings:
             with trio.move_on_at(deadline) as in_time:
                 await run.run(self.under_way)
             if in_time.cancelled_caught:
-                late = f"The request was not finished within its deadline of {self.seconds:g} s."
-                await reply.error(DeadlineExceeded(late))
+                await reply.error(DeadlineExceeded(self.seconds))
             elif run.error is not None:
                 await reply.error(run.error)
             elif not run.scope.cancelled_caught:
@@ -67,24 +69,11 @@ def token_ids(call: EmbeddingCall, model: Model) -> Texts:
         raise InvalidRequest(f"dimensions: must be {size}, which is this model's own, or omitted", "dimensions")
     texts = []
     for place, given in enumerate(call.inputs):
-        tokens = _encoded(model, given, call.path(place))
+        tokens = model.tokens(given, call.path(place))
         if len(tokens) > model.info.context:
             raise ContextLengthExceeded(len(tokens), 0, model.info.context, call.path(place))
         texts.append(tokens)
     return texts
-
-
-def _encoded(model: Model, given: tuple[Segment, ...] | tuple[int, ...], path: str) -> tuple[int, ...]:
-    ids: list[int] = []
-    known = len(model.tokenizer.pieces)
-    for part in given:
-        if isinstance(part, Segment):
-            return model.tokenizer.encode([part])
-        if part >= known:
-            text = f"{path}: token id {part} is out of vocabulary: this model has ids from 0 to {known - 1}"
-            raise InvalidRequest(text, path)
-        ids.append(part)
-    return tuple(ids)
 
 
 async def watch(request: Request, scope: trio.CancelScope) -> None:
@@ -104,8 +93,8 @@ class EmbeddingRun:
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     error: SlimError | None = None
     _waiting: deque[int] = field(init=False)
-    _workers: int = 0
     _admitted: bool = False
+    """The request has had a place: from then on it waits for more."""
 
     def __attrs_post_init__(self) -> None:
         self._waiting = deque(range(len(self.texts)))
@@ -115,37 +104,28 @@ class EmbeddingRun:
         with self.scope:
             async with trio.open_nursery() as nursery:
                 for _ in range(min(under_way, len(self.texts))):
-                    self._workers += 1
                     nursery.start_soon(self._work)
 
     async def _work(self) -> None:
         try:
-            while self._waiting and await self._take_next():
-                pass
+            while self._waiting:
+                await self._take_next()
         except SlimError as error:
             self.error = self.error or error
             self.scope.cancel()
-        self._workers -= 1
 
-    async def _take_next(self) -> bool:
-        """Embed one more input. False when the server is full and this worker leaves; the last one waits instead."""
+    async def _take_next(self) -> None:
+        """Embed one more input. Once the request has had a place it waits for further ones."""
         place = self._waiting.popleft()
-        try:
-            await self._embed(place)
-        except Overloaded as error:
-            if not self._admitted:
-                raise
-            self._waiting.appendleft(place)
-            if self._workers > 1:
-                return False
-            await trio.sleep(error.retry_after or 1.0)
-        return True
+        while self._admitted and not self.scheduler.has_room:  # noqa: ASYNC110 - who leaves knows nothing of who waits
+            await trio.sleep(WAIT_FOR_PLACE)
+        self._admitted = True
+        await self._embed(place)
 
     async def _embed(self, place: int) -> None:
         """Raises SlimError when there will be no vector, Overloaded when there was no place."""
-        wanted = Generation(prompt=self.texts[place], max_tokens=0)
+        wanted = Generation(self.texts[place], max_tokens=0)
         with self.scheduler.submit((wanted,), self.request.id, self.request.tenant) as ticket:
-            self._admitted = True
             while True:
                 for update in await ticket.receive():
                     if update.error is not None:

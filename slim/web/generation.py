@@ -109,10 +109,10 @@ class Generator:
         return self.scheduler.submit(generations, request.id, request.tenant)
 
     async def run(self, ticket: Ticket, request: Request, reply: Reply, answer: Answer, *, streamed: bool) -> None:
-        """Send the answer. Raises SlimError while nothing has been sent; later errors go into the stream."""
-        silence = Silence(ticket, self.keep_alive if streamed and self.keep_alive else math.inf)
+        """Send the answer. An error of the generation becomes a status while nothing has been sent, else an event."""
+        silence = Silence(self.keep_alive if streamed and self.keep_alive else math.inf)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, request, silence)
+            nursery.start_soon(watch, request, ticket, silence)
             if streamed:
                 await stream(ticket, reply, answer, silence)
             else:
@@ -124,13 +124,15 @@ class Generator:
 class Silence:
     """How long a stream has been silent, after which it shows the client, and proxies between, that it lives."""
 
-    ticket: Ticket
     limit: float
     """Seconds."""
+    too_long: bool = False
+    """The stream was woken to send a sign of life."""
     _since: float = field(factory=trio.current_time)
 
     def end(self) -> None:
         """Something was sent."""
+        self.too_long = False
         self._since = trio.current_time()
 
     @property
@@ -139,16 +141,17 @@ class Silence:
         return self._since + self.limit
 
 
-async def watch(request: Request, silence: Silence) -> None:
+async def watch(request: Request, ticket: Ticket, silence: Silence) -> None:
     """End the generation when the client leaves, even while a `send` is blocked. Wake the stream after a silence."""
     while True:
         with trio.CancelScope(deadline=silence.ends_by):
             await request.wait_for_disconnect()
-            silence.ticket.cancel()
+            ticket.cancel()
             return
         if trio.current_time() >= silence.ends_by:
             silence.end()
-            silence.ticket.nudge()
+            silence.too_long = True
+            ticket.nudge()
 
 
 async def send_whole(ticket: Ticket, reply: Reply, answer: Answer) -> None:
@@ -169,14 +172,15 @@ async def stream(ticket: Ticket, reply: Reply, answer: Answer, silence: Silence)
     running = ticket.size
     error: SlimError | None = None
     while running and error is None:
-        updates = await ticket.receive()
-        data = b"" if updates else sse.KEEP_ALIVE
-        for update in updates:
+        data = b""
+        for update in await ticket.receive():
             data += answer.events(update)
             running -= update.reason is not None
             error = error or update.error
         if not running:
             data += answer.close()
+        if not data and silence.too_long and error is None:
+            data = sse.KEEP_ALIVE
         if data:
             await reply.events(data, last=not running)
             silence.end()

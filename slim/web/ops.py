@@ -17,6 +17,9 @@ from ..wire.openapi import openapi_document
 from ..wire.readiness import status_body
 from .http import Reply, Request
 
+MODEL = "/v1/models/"
+"""The one path that goes on: with the name of a model."""
+
 
 @frozen(eq=False)
 class Operations:
@@ -50,7 +53,7 @@ class Operations:
         await reply.whole(200, model_list(self.model_name, self._created, self._context))
 
     async def model(self, request: Request, reply: Reply) -> None:
-        name = request.path.removeprefix("/v1/models/")
+        name = request.path.removeprefix(MODEL)
         if name != self.model_name:
             raise HttpError(404, f"The model does not exist here. This server serves {self.model_name!r}.")
         await reply.whole(200, model_object(self.model_name, self._created, self._context))

@@ -9,13 +9,10 @@ from .chat import Chat
 from .completions import Completions
 from .embeddings import Embeddings
 from .http import Reply, Request
-from .ops import Operations
+from .ops import MODEL, Operations
 from .tokenize import TokenizerRoutes
 
 Handler = Callable[[Request, Reply], Awaitable[None]]
-
-MODEL = "/v1/models/"
-"""The one path that goes on: with the name of a model."""
 
 
 @frozen(eq=False)

@@ -3,13 +3,10 @@
 They take no place and no slot; their work runs beside the tokenizing of prompts, off the event loop.
 """
 
-from collections.abc import Callable
-
 from attrs import frozen
 
-from ..engines.base import Tokenizer
 from ..errors import InvalidRequest
-from ..preparation import Model
+from ..preparation import Model, names
 from ..scheduler import Scheduler
 from ..types import Segment
 from ..wire import tokenize as wire
@@ -27,14 +24,17 @@ class TokenizerRoutes:
     limits: RequestLimits
 
     async def tokenize(self, request: Request, reply: Reply) -> None:
+        self.scheduler.check_model()
         call = await self.bodies.parse(request, lambda body: wire.parse_tokenize(body, self.limits))
         await reply.whole(200, await self.scheduler.run_with_model(lambda model: tokenized(model, call)))
 
     async def detokenize(self, request: Request, reply: Reply) -> None:
+        self.scheduler.check_model()
         tokens = await self.bodies.parse(request, wire.parse_detokenize)
         await reply.whole(200, await self.scheduler.run_with_model(lambda model: detokenized(model, tokens)))
 
     async def apply_template(self, request: Request, reply: Reply) -> None:
+        self.scheduler.check_model()
         prompt = await self.bodies.parse(request, lambda body: wire.parse_template_request(body, self.limits))
 
         def work(model: Model) -> bytes:
@@ -52,18 +52,13 @@ def tokenized(model: Model, call: wire.TokenizeCall) -> bytes:
     else:
         segments = model.template.render(call.prompt)
     tokens = model.tokenizer.encode(segments, leading=call.leading)
-    pieces = list(map(shown(model.tokenizer), tokens)) if call.pieces else []
+    pieces = list(map(names(model.tokenizer), tokens)) if call.pieces else []
     return wire.tokenized(call, tokens, pieces, model.info.context)
 
 
 def detokenized(model: Model, tokens: tuple[int, ...]) -> bytes:
-    known = len(model.tokenizer.pieces)
-    for place, token in enumerate(tokens):
-        if token >= known:
-            path = f"tokens[{place}]"
-            text = f"{path}: token id {token} is out of vocabulary: this model has ids from 0 to {known - 1}"
-            raise InvalidRequest(text, path)
-    return wire.detokenized(b"".join(map(shown(model.tokenizer), tokens)))
+    model.check_ids(tokens, "tokens")
+    return wire.detokenized(b"".join(map(names(model.tokenizer), tokens)))
 
 
 def described(model: Model) -> bytes:
@@ -73,9 +68,3 @@ def described(model: Model) -> bytes:
         template = None  # it has none, or one that is no Jinja
     tokenizer = model.tokenizer
     return wire.tokenizer_info(bos=tokenizer.bos, eos=tokenizer.eos, chat_template=template, context=model.info.context)
-
-
-def shown(tokenizer: Tokenizer) -> Callable[[int], bytes]:
-    """From a token id to the bytes that a reader sees: of a control token its name, which is not part of a text."""
-    pieces, names = tokenizer.pieces, {number: name.encode() for name, number in tokenizer.control.items()}
-    return lambda token: pieces[token] or names.get(token, b"")
