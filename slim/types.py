@@ -1,4 +1,4 @@
-"""The vocabulary that every layer shares: frozen records that pickle. Knows no JSON, no trio and no engine.
+"""The vocabulary that every layer shares: frozen records that pickle, but for a constraint. Knows no JSON, no trio and no engine.
 
 Times are seconds on one monotonic clock (the scheduler's), durations are seconds, lengths are tokens.
 """
@@ -258,6 +258,8 @@ class TokenScore:
     """Natural logarithm, by the model's own distribution at temperature 1; None for the first token of a prompt."""
     top: tuple[tuple[bytes, float], ...] = ()
     """The likeliest tokens in its place, likeliest first."""
+    is_text: bool = True
+    """Its bytes are part of the text. Not those of a new control token that isn't shown, nor of the end token."""
 
 
 @frozen

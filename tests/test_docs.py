@@ -45,3 +45,8 @@ def test_the_readme_tree_has_one_line_for_every_module() -> None:
     for path in (ROOT / "slim").rglob("*.py"):
         if path.name != "__init__.py":
             assert re.search(rf"\b{path.name}\s+\S", tree), f"{path} is not in the README's tree"
+
+
+def test_no_document_has_a_gap_to_be_filled() -> None:
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        assert not re.search(r"^[A-Z_]{5,}$", path.read_text(), re.MULTILINE), path

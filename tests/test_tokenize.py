@@ -169,3 +169,10 @@ async def test_without_a_loaded_model_the_answer_is_503(autojump_clock: MockCloc
             assert response.status_code == 503
             assert response.json()["error"]["code"] == "model_failed"
         assert (await client.get("/tokenizer_info")).status_code == 503
+
+
+async def test_what_waits_for_the_tokenizer_is_bounded(autojump_clock: MockClock, monkeypatch: Any) -> None:
+    async with world() as w, w.client() as client:
+        monkeypatch.setattr(type(w.preparing), "waiting", property(lambda self: w.scheduler.places))
+        response = await client.post("/tokenize", json={"prompt": "a"})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "overloaded")

@@ -37,7 +37,7 @@ log = logging.getLogger("slim.replica")
 SECONDS_BETWEEN_FAULTS = 60.0
 """Two broken steps within this time mean that the model can't be trusted to serve on."""
 
-# Commands, from the scheduler. They pickle, as the reports do: a replica may one day live in another process.
+# Commands, from the scheduler. They pickle, but for a job's constraint: a replica may one day live in another process.
 
 
 @frozen

@@ -155,6 +155,9 @@ class Scheduler:
     async def run_with_model(self, work: Callable[[Model], T]) -> T:
         """Do work that only reads the model, off the event loop. Raises what it raises, and an Unavailable."""
         model = self.check_model()
+        if self._preparing.waiting >= self._limits.places:
+            self._metrics.rejected("queue_full")
+            raise self._policy.overloaded(trio.current_time(), random.random())
         return await self._preparing.run(lambda: work(model))
 
     def check_model(self) -> Model:

@@ -27,6 +27,11 @@ class Preparing:
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(THREADS)
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a thread."""
+        return self._limiter.statistics().tasks_waiting
+
     async def prepare(self, model: Model, request: Generation) -> Prepared:
         """Leaves at once when it is cancelled. Raises InvalidRequest."""
         if is_short(request):
