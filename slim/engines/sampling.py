@@ -221,13 +221,14 @@ class Sampler:
         if 0 < sampling.top_k < len(row):
             ids = likeliest(row, sampling.top_k)
             row = row[ids]
-        nats = (row - top) * np.float32(1 / sampling.temperature)
+        nats = row - top
+        nats *= np.float32(1 / sampling.temperature)  # in place, here and below: new memory costs as much as the sum
         weights = np.exp(nats)
         if sampling.typical_p < 1:
             kept = _nearest(_distance_from_typical(nats, weights), weights, sampling.typical_p)
             ids, nats, weights = _keep(kept, ids), nats[kept], weights[kept]
         if sampling.top_p < 1:
-            kept = _nearest(-nats, weights, sampling.top_p)
+            kept = _nearest(np.negative(nats, out=nats), weights, sampling.top_p)
             ids, weights = _keep(kept, ids), weights[kept]
         if sampling.min_p > 0:
             kept = np.flatnonzero(weights >= weights.max() * np.float32(min(sampling.min_p, 1)))
