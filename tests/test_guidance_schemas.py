@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from slim.errors import InvalidRequest
-from slim.guidance import Guide, check
+from slim.guidance import Guide
 from slim.types import Grammar
 from support import schemas
 from support.vocabulary import ByteTokenizer, walk
@@ -49,12 +49,6 @@ def test_what_cannot_be_honoured_is_refused_by_its_path(name):
         GUIDE.compile(Grammar("json_schema", schema, PARAM))
     assert caught.value.param == (PARAM if not path else f"{PARAM}.{path}")
     assert str(caught.value).startswith(f"{caught.value.param}: ")
-
-
-@pytest.mark.parametrize("name", [name for name, (_, path) in UNSUPPORTED.items() if path])
-def test_a_fault_with_a_path_is_found_without_a_vocabulary(name):
-    with pytest.raises(InvalidRequest):
-        check(Grammar("json_schema", UNSUPPORTED[name][0], PARAM))
 
 
 def test_the_masks_never_ask_the_tokenizer():

@@ -62,18 +62,6 @@ REASONS = {
 LONGEST_REASON = 300
 
 
-def check(grammar: Grammar) -> None:
-    """Refuse what can be refused in a few milliseconds and without a tokenizer.
-
-    Raises InvalidRequest, whose `param` is the path of the fault.
-    """
-    if grammar.kind == "gbnf":
-        place = Place(grammar.param)
-        texts.check_gbnf(texts.check_text(grammar.source, place), place)
-    else:
-        _source(grammar)
-
-
 class Guided:
     """The Constraint of one answer. It can't be pickled: an answer that moves to another process compiles again."""
 
@@ -187,7 +175,8 @@ def _source(grammar: Grammar) -> dict[str, Any]:
             return {"json_schema": {"type": "object", "x-guidance": SPACING}}
         case "choice":
             return {"lark_grammar": texts.lark_of_choices(grammar.source, place)}
-    text = texts.check_text(grammar.source, place)
+    text: str = grammar.source
+    texts.check_text(text, place)
     match grammar.kind:
         case "regex":
             return {"lark_grammar": texts.lark_of_regex(text, place)}

@@ -1,10 +1,11 @@
 """Grammars that are text: Lark, GBNF, regular expressions and choices, all made into the Lark that llguidance reads.
 
 Refuses what would end the process, or would do something else than shape the answer. Whether the rest is right is
-said by llguidance. Knows no tokenizer.
+said by llguidance, and whether they are strings at all, and not empty, by who reads the request. Knows no tokenizer.
 """
 
 import re
+from collections.abc import Sequence
 
 from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -45,17 +46,12 @@ _REASONS = {
 }
 
 
-def check_text(text: object, place: Place) -> str:
-    """Raise InvalidRequest where this can't be a grammar's text at all."""
-    if not isinstance(text, str):
-        raise place.error("must be a string")
-    if not text:
-        raise place.error("must not be empty")
+def check_text(text: str, place: Place) -> None:
+    """Raise InvalidRequest where it is too much, or where llguidance, which takes UTF-8, can't have it."""
     if len(text) > MAX_CHARACTERS:
-        raise place.error(f"must have at most {MAX_CHARACTERS:,} characters")
+        raise place.error(f"must have at most {MAX_CHARACTERS:,} characters in all")
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise place.error("must not have a lone surrogate")
-    return text
 
 
 def check_lark(text: str, place: Place) -> None:
@@ -75,15 +71,10 @@ def check_lark(text: str, place: Place) -> None:
             raise place.error(f"it has more than {MAX_LEVELS:,} rules and parentheses inside each other, together")
 
 
-def check_gbnf(text: str, place: Place) -> None:
-    """Raise InvalidRequest where the converter must not get to see this."""
-    if text.count("::=") > MAX_GBNF_RULES:
-        raise place.error(f"must have at most {MAX_GBNF_RULES} rules")
-
-
 def lark_of_gbnf(text: str, place: Place) -> str:
     """The grammar in Lark. Raises InvalidRequest when the text isn't GBNF."""
-    check_gbnf(text, place)
+    if text.count("::=") > MAX_GBNF_RULES:
+        raise place.error(f"must have at most {MAX_GBNF_RULES} rules")
     try:
         return gbnf_to_lark(_GBNF_ESCAPE.sub(_plain, text))
     except RecursionError:
@@ -101,23 +92,10 @@ def lark_of_regex(text: str, place: Place) -> str:
     return f"start: /{regex_to_lark(text, 'dw')}/\n"
 
 
-def lark_of_choices(choices: object, place: Place) -> str:
+def lark_of_choices(choices: Sequence[str], place: Place) -> str:
     """A grammar of exactly these texts."""
-    if not isinstance(choices, list | tuple) or not choices:
-        raise place.error("must be a list of strings, and not empty")
-    for number, choice in enumerate(choices):
-        check_choice(choice, place.at(number))
-    if sum(map(len, choices)) > MAX_CHARACTERS:
-        raise place.error(f"must have at most {MAX_CHARACTERS:,} characters together")
+    check_text("".join(choices), place)
     return "start: CHOICE\nCHOICE: " + " | ".join(map(_quoted, choices)) + "\n"
-
-
-def check_choice(choice: object, place: Place) -> None:
-    """Raise InvalidRequest unless it is a string that an answer can be."""
-    if not isinstance(choice, str) or not choice:
-        raise place.error("must be a string, and not empty")
-    if any("\ud800" <= char <= "\udfff" for char in choice):
-        raise place.error("must not have a lone surrogate")
 
 
 def _plain(escape: re.Match[str]) -> str:
