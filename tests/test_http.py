@@ -517,3 +517,19 @@ async def test_an_end_token_is_scored_though_it_is_no_text(autojump_clock: MockC
     entries = [token for choice in choices for token in (choice["logprobs"] or {"tokens": []})["tokens"]]
     assert len(entries) == 3 + 1
     assert "".join(choice["text"] for choice in choices) == "a b"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_new_control_tokens_take_no_room_in_the_text(autojump_clock: MockClock, stream: bool) -> None:
+    async with world() as w, w.client() as client:
+        control = w.engines[0].tokenizer.control["<|im_start|>"]
+        body = {"prompt": "a b", "max_tokens": 3, "echo": True, "logprobs": 1, "logit_bias": {str(control): 100}}
+        response = await client.post(COMPLETIONS, json={**body, "temperature": 0, "stream": stream})
+        if stream:
+            choices = [json.loads(data)["choices"][0] for data in read_events(response.content)[:-1]]
+        else:
+            choices = response.json()["choices"]
+    scores = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
+    assert "".join(choice["text"] for choice in choices) == "a b"
+    assert [token for part in scores for token in part["tokens"]] == ["a", " ", "b", *["<|im_start|>"] * 3]
+    assert [place for part in scores for place in part["text_offset"]] == [0, 1, 2, 3, 3, 3]

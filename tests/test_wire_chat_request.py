@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slim.errors import InvalidRequest
 from slim.types import ChatPrompt, Generation, Grammar
-from slim.wire.requests import Call, RequestLimits, parse_chat, parse_conversation
+from slim.wire.requests import Call, RequestLimits, parse_chat
 from slim.wire.requests.unbuilt import CHAT_FIELDS
 
 LIMITS = RequestLimits(max_tokens=100, max_prompt_chars=200, places=8)
@@ -41,7 +41,7 @@ def refusal(**fields):
 
 
 def test_a_question_alone_gets_all_that_the_server_gives():
-    assert parse() == Call((Generation(ChatPrompt(({"role": "user", "content": "hi"},)), max_tokens=100),))
+    assert parse() == Call((Generation(ChatPrompt((USER,)), max_tokens=100, param="messages"),))
 
 
 def test_every_field_of_the_answer_arrives():
@@ -57,7 +57,7 @@ def test_every_field_of_the_answer_arrives():
         response_format={"type": "json_object"},
     )
     (generation,) = call.generations
-    assert (call.stream, call.include_usage, call.progress, call.scored, call.echo) == (True, True, True, True, False)
+    assert (call.stream, call.include_usage, call.scored) == (True, True, True)
     assert (generation.logprobs, generation.max_tokens, generation.choices, generation.stop) == (20, 7, 3, ("x",))
     assert generation.grammar == Grammar("json_object", None, "response_format")
     assert generation.progress
@@ -193,6 +193,8 @@ def test_all_texts_of_the_messages_count_as_the_prompt():
         {"role": "user", "content": "x" * 100, "name": "y" * 99},
         {"role": "assistant", "content": "x" * 100, "reasoning_content": "y" * 99},
         {"role": "assistant", "tool_calls": [{"function": {"name": "f" * 100, "arguments": "y" * 99}}]},
+        {"role": "assistant", "tool_calls": [{"id": "i" * 100, "function": {"name": "f" * 97}}]},
+        {"role": "tool", "content": "x" * 100, "tool_call_id": "y" * 99},
     ):
         one = {"role": "user", "content": "z"}
         assert parse(messages=[message, one])
@@ -208,6 +210,17 @@ def test_tools_count_as_the_prompt_too():
     assert parse(messages=[{"role": "user", "content": "x" * 150}])
     error = refusal(messages=[{"role": "user", "content": "x" * 150}], tools=[tool])
     assert error.param == "tools"
+    assert "200" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("chat_template_kwargs", {"k": "x" * 97}), ("reasoning_effort", "x" * 100)]
+)
+def test_variables_of_the_template_count_as_the_prompt_too(name, value):
+    assert parse(messages=[{"role": "user", "content": "x" * 100}], **{name: value})
+    error = refusal(messages=[{"role": "user", "content": "x" * 101}], **{name: value})
+    assert error.param == name
+    assert "201" in str(error)
     assert "200" in str(error)
 
 
@@ -437,24 +450,6 @@ def test_every_field_that_is_wrong_by_itself_is_named_at_once():
         "temperature",
     ):
         assert f"{path}: " in str(error)
-
-
-# The conversation alone
-
-
-def test_a_conversation_is_read_without_the_rest_of_a_body():
-    fields = {"messages": [USER], "tools": [TOOL], "chat_template_kwargs": {"a": 1}, "temperature": "ignored"}
-    assert parse_conversation(fields, LIMITS) == prompt(**{**fields, "temperature": 1})
-
-
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [({}, "messages"), ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content")],
-)
-def test_a_bad_conversation_is_refused_in_the_same_way(fields, path):
-    with pytest.raises(InvalidRequest) as caught:
-        parse_conversation(fields, LIMITS)
-    assert caught.value.param == path
 
 
 JSON = st.recursive(

@@ -59,6 +59,20 @@ def test_a_prompt_alone_gets_openais_defaults():
     assert parse() == Call((PLAIN,))
 
 
+@pytest.mark.parametrize(
+    ("prompt", "params"),
+    [
+        ("a", ["prompt"]),
+        (["a"], ["prompt"]),
+        ([1, 2], ["prompt"]),
+        (["a", "b"], ["prompt[0]", "prompt[1]"]),
+        ([[1], [2]], ["prompt[0]", "prompt[1]"]),
+    ],
+)
+def test_a_prompt_knows_which_one_it_is(prompt, params):
+    assert [generation.param for generation in parse(prompt=prompt).generations] == params
+
+
 def test_every_honoured_field_arrives():
     call = parse(
         model="any",
@@ -92,7 +106,7 @@ def test_every_honoured_field_arrives():
         progress=True,
         grammar=Grammar("regex", "a+", "regex"),
     )
-    assert call == Call((wanted,), stream=True, include_usage=True, progress=True, scored=True, echo=True)
+    assert call == Call((wanted,), stream=True, include_usage=True, scored=True)
 
 
 def test_null_is_absent_for_every_optional_field():

@@ -18,7 +18,7 @@ WORDS = [
     (errors.Stalled("m"), 503, "service_unavailable_error", "stalled"),
     (errors.Overloaded("m"), 503, "service_unavailable_error", "overloaded"),
     (errors.Draining("m"), 503, "service_unavailable_error", "draining"),
-    (errors.DeadlineExceeded("m"), 504, "timeout_error", "deadline_exceeded"),
+    (errors.DeadlineExceeded(30.0), 504, "timeout_error", "deadline_exceeded"),
     (errors.RequestCancelled("m"), 499, "invalid_request_error", None),
     (errors.EngineFailed("m"), 500, "server_error", "engine_error"),
     (InvalidApiKey("m"), 401, "invalid_request_error", "invalid_api_key"),
@@ -99,7 +99,7 @@ def test_an_unknown_wait_is_not_told():
 
 
 def test_a_missed_deadline_is_not_to_be_retried():
-    assert error_reply(errors.DeadlineExceeded("late")).headers == ((b"x-should-retry", b"false"),)
+    assert error_reply(errors.DeadlineExceeded(30.0)).headers == ((b"x-should-retry", b"false"),)
 
 
 def test_an_http_fault_carries_its_own_headers():

@@ -219,3 +219,8 @@ def test_routes_say_what_they_take_and_give():
     assert [form["$ref"].rpartition("/")[2] for form in tokenize["anyOf"]] == [
         *("ContentBody", "PromptBody", "ConversationBody")
     ]
+
+
+def test_the_document_is_made_once():
+    assert openapi_document("1.2.3") is openapi_document("1.2.3")
+    assert json.loads(openapi_document("4.5.6"))["info"]["version"] == "4.5.6"

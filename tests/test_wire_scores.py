@@ -17,6 +17,10 @@ def score(data, logprob=-0.5, *top):
     return TokenScore(data, logprob, top)
 
 
+def unseen(data):
+    return TokenScore(data, -0.5, is_text=False)
+
+
 def text_part(text, *scores):
     return TextLogprobs().part(text, scores)
 
@@ -114,6 +118,29 @@ def test_a_control_token_takes_no_room():
     assert logprobs.part("!", [score(b"!")])["text_offset"] == [6]
     assert logprobs.part("", [end])["text_offset"] == [7]
     assert logprobs.part("x", [score(b"x")])["text_offset"] == [7]
+
+
+def test_new_control_tokens_take_no_room_where_the_text_is_used_up():
+    control = unseen(b"<|im_start|>")
+    assert text_part("A b", score(b"A"), score(b" b"), control, control, control)["text_offset"] == [0, 1, 3, 3, 3]
+    logprobs = TextLogprobs()
+    assert logprobs.part("A", [score(b"A")])["text_offset"] == [0]
+    assert logprobs.part("", [control])["text_offset"] == [1]
+    assert logprobs.part("", [control, control])["text_offset"] == [1, 1]
+    assert logprobs.part("b", [score(b"b")])["text_offset"] == [1]
+
+
+def test_a_new_control_token_takes_no_room_though_the_text_spells_its_name():
+    assert text_part("<s>a", unseen(b"<s>"), score(b"<s>"), score(b"a"))["text_offset"] == [0, 0, 3]
+
+
+def test_a_control_token_that_is_shown_takes_room():
+    assert text_part("<tool>a", score(b"<tool>"), score(b"a"))["text_offset"] == [0, 6]
+
+
+def test_a_control_token_within_a_split_character_does_not_disturb_it():
+    scores = [score(b"\xf0\x9f"), unseen(b"<s>"), score(b"\x98\x80"), score(b"!")]
+    assert text_part("😀!", *scores)["text_offset"] == [0, 0, 0, 1]
 
 
 @given(st.text(max_size=30), st.lists(st.integers(0, 120), max_size=8))

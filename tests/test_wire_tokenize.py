@@ -49,7 +49,7 @@ def test_a_conversation_is_read_as_a_chat_request_reads_it() -> None:
     assert call.prompt.messages == ({"role": "user", "content": "hi"},)
     assert (call.leading, call.pieces, call.counted) == (True, True, True)
     assert not tokenize(messages=MESSAGES, add_special_tokens=False).leading
-    assert parse_template_request(body({"messages": MESSAGES}), LIMITS) == call.prompt
+    assert parse_template_request(body({"messages": MESSAGES, "temperature": "ignored"}), LIMITS) == call.prompt
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,13 @@ def test_a_bad_tokenize_body_is_named(fields: dict[str, Any], param: str) -> Non
     assert caught.value.param == param
 
 
+def test_every_bad_field_of_a_conversation_is_named() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        tokenize(messages=[{"role": "x"}], return_token_strs=1, add_special_tokens="no", tools=5, chat_template="x")
+    for path in ("messages[0].role", "return_token_strs", "add_special_tokens", "tools", "chat_template"):
+        assert f"{path}: " in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -107,7 +114,14 @@ def test_ids_are_read_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({}, "messages"), ({"messages": MESSAGES, "chat_template": "x"}, "chat_template"), ({"messages": 5}, "messages")],
+    [
+        ({}, "messages"),
+        ({"messages": 5}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": MESSAGES, "chat_template": "x"}, "chat_template"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": MESSAGES, "chat_template_kwargs": {"a": "x" * 101}}, "chat_template_kwargs"),
+    ],
     ids=str,
 )
 def test_a_bad_template_request_is_named(fields: dict[str, Any], param: str) -> None:

@@ -7,6 +7,8 @@ samplers. It never waits: `step_seconds` says what a step would have taken.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from attrs import evolve
+
 from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, TokenScore
 from .fake_model import FakeModel, name
 from .fake_vocab import END, PIECES, SIZE, TEMPLATE, FakeTokenizer, token_id
@@ -140,7 +142,7 @@ class FakeEngine:
         job, model = slot.job, self._models[slot.number]
         token = model.choose()
         if slot.ends(token, END):
-            return [Finished(job.id, FinishReason.STOP, self._score(slot, token, name(token)))]
+            return [Finished(job.id, FinishReason.STOP, self._score(slot, token, b""))]
         model.accept(token)
         return self._told(slot, token, name(token) if token in job.shown else PIECES[token])
 
@@ -156,8 +158,11 @@ class FakeEngine:
         return self._told(slot, token_id(data), data)
 
     def _told(self, slot: Slot, token: int, data: bytes) -> list[EngineEvent]:
-        return slot.take(token, data, self._score(slot, token, data or name(token)))
+        return slot.take(token, data, self._score(slot, token, data))
 
     def _score(self, slot: Slot, token: int, data: bytes) -> TokenScore | None:
+        """Where the job asked for it. `data` is what the token adds to the text."""
+        if slot.job.logprobs is None:
+            return None
         place = len(slot.job.tokens) + slot.made
-        return None if slot.job.logprobs is None else self._models[slot.number].score(place, token, data)
+        return evolve(self._models[slot.number].score(place, token, data or name(token)), is_text=bool(data))

@@ -23,6 +23,9 @@ Hook = Callable[[Any, Any], Any]
 MAX_DEPTH = 100
 """Levels of a JSON value that is handed on as it is. Python's own readers and writers end near a thousand."""
 
+INT32 = 2**31 - 1
+"""Token ids and lengths are 32 bits wide in llama.cpp."""
+
 MOST_FAULTS = 20
 """Named in one refusal, and looked for in one list: a body may hold hundreds of thousands."""
 
@@ -69,6 +72,13 @@ class Reader:
     read: Callable[[Any], Any]
     """Raises BadValue. Null never comes."""
     schema: Mapping[str, Any]
+
+
+ID_LIST: Mapping[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+"""JSON Schema of what `read_ids` takes."""
+
+TEXT_LIST: Mapping[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}}
+"""JSON Schema of what `read_texts` takes."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -174,6 +184,34 @@ def json_size(value: Any) -> int:
         size += len(level)
         level = below
     return size
+
+
+def length_faults(path: str, size: int, limit: int, unit: str = "characters") -> Iterator[Fault]:
+    """A fault where a part of the request has more of a unit than the server's settings allow."""
+    if size > limit:
+        yield Fault(path, f"has {size} {unit}, more than this server's limit of {limit}")
+
+
+def is_token_id(value: object) -> bool:
+    """A whole number that may be a token's; whether the model has it isn't known here."""
+    return type(value) is int and 0 <= value <= INT32
+
+
+def read_ids(values: list[Any], at: str = "") -> tuple[int, ...]:
+    """Token ids. `at` is the list's path inside the field. Raises BadValue."""
+    # Not by a type: a body may hold half a million of them, and this runs on the event loop.
+    for place, token in enumerate(values):
+        if not is_token_id(token):
+            raise BadValue("must be a token id, a whole number from 0 up", f"{at}[{place}]")
+    return tuple(values)
+
+
+def read_texts(values: list[Any]) -> tuple[str, ...]:
+    """Texts of which none is empty. Raises BadValue."""
+    for place, text in enumerate(values):
+        if not is_text(text):
+            raise BadValue("must be a string that is not empty, without half a surrogate pair", f"[{place}]")
+    return tuple(values)
 
 
 def read_mapping(value: Any) -> dict[str, Any]:

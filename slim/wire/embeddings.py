@@ -11,7 +11,7 @@ from ..types import Segment
 from .convert import Fault, Range, read_object, refuse, strict_converter, structure
 from .render import compact
 from .requests.call import RequestLimits
-from .requests.completion import PROMPTS, TextOrIds
+from .requests.completion import PROMPTS, TextOrIds, prompt_faults, prompt_path
 from .requests.unbuilt import Table, unbuilt_faults
 
 MAX_INPUTS = 2048  # OpenAI's reference
@@ -54,7 +54,7 @@ class EmbeddingCall:
 
     def path(self, place: int) -> str:
         """The name of an input in error texts."""
-        return "input" if len(self.inputs) == 1 else f"input[{place}]"
+        return prompt_path("input", place, len(self.inputs))
 
 
 _CONVERTER = strict_converter()
@@ -81,9 +81,7 @@ def _faults(asked: EmbeddingBody, call: EmbeddingCall, limit: int) -> Iterator[F
     for place, item in enumerate(asked.input):
         if not item:
             yield Fault(call.path(place), "must not be empty")
-        elif len(item) > limit:
-            kind = "characters" if isinstance(item, str) else "token ids"
-            yield Fault(call.path(place), f"has {len(item)} {kind}, more than this server's limit of {limit}")
+        yield from prompt_faults(call.path(place), item, limit)
 
 
 class EmbeddingAnswer:

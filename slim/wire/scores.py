@@ -52,14 +52,14 @@ class TextLogprobs:
         }
 
     def _offsets(self, text: str, scores: Sequence[TokenScore]) -> list[int]:
-        """In characters. Tokens whose text isn't there, such as control tokens, take no room."""
+        """In characters. A token that is no text takes no room, nor does one of the prompt that its text hasn't."""
         ahead = self._ahead if text.startswith(self._ahead) or self._ahead.startswith(text) else ""
         place = len(ahead)
         beyond = [ahead]
         offsets = []
         for score in scores:
             offsets.append(self._length + place)
-            token = self._decoder.decode(score.data)
+            token = self._decoder.decode(score.data) if score.is_text else ""
             if text.startswith(token, place) or token.startswith(text[place:]):
                 place += len(token)
                 beyond.append(token)

@@ -10,11 +10,21 @@ from typing import Annotated, Any, TypeVar
 from attrs import frozen
 
 from ..types import ChatPrompt, Segment
-from .convert import BadValue, Fault, Reader, read_object, refuse, strict_converter, structure
+from .convert import (
+    ID_LIST,
+    BadValue,
+    Fault,
+    Reader,
+    length_faults,
+    read_ids,
+    read_object,
+    refuse,
+    strict_converter,
+    structure,
+)
 from .render import compact
 from .requests.call import RequestLimits
-from .requests.chat import ConversationFields, parse_conversation
-from .requests.sampling import INT32
+from .requests.chat import ConversationFields, conversation
 from .requests.unbuilt import Table, unbuilt_faults
 
 T = TypeVar("T")
@@ -43,29 +53,20 @@ class PromptBody:
 
 
 @frozen(kw_only=True, slots=False)
-class ConversationOptions:
-    """What `ConversationBody` has beside the conversation, which is read with its own rules."""
+class ConversationBody(ConversationFields):
+    """`/tokenize` in vLLM's form for a conversation: the tokens that a chat request would have."""
 
     add_special_tokens: Annotated[bool, "With the leading token, where the template has not written it."] = True
     return_token_strs: Annotated[bool, "With the text of each token."] = False
 
 
-@frozen(kw_only=True, slots=False)
-class ConversationBody(ConversationFields, ConversationOptions):
-    """`/tokenize` in vLLM's form for a conversation: the tokens that a chat request would have."""
-
-
 def _ids(value: Any) -> tuple[int, ...]:
-    # By hand: a body may hold half a million of them, and this runs on the event loop.
     if not isinstance(value, list):
         raise BadValue("must be a list of token ids")
-    for place, token in enumerate(value):
-        if type(token) is not int or not 0 <= token <= INT32:
-            raise BadValue("must be a token id, a whole number from 0 up", f"[{place}]")
-    return tuple(value)
+    return read_ids(value)
 
 
-IDS = Reader(_ids, {"type": "array", "items": {"type": "integer", "minimum": 0}})
+IDS = Reader(_ids, ID_LIST)
 
 
 @frozen(kw_only=True)
@@ -93,24 +94,26 @@ _CONVERTER = strict_converter()
 
 
 def parse_tokenize(body: bytes, limits: RequestLimits) -> TokenizeCall:
-    """Raises InvalidRequest that names every bad field, and nothing else, whatever the bytes are."""
+    """Raises InvalidRequest that names every bad field, and nothing else, whatever the bytes are.
+
+    Fields are set against each other, and against the limits, only when each is right by itself.
+    """
     fields = read_object(body)
     given = [name for name in _FORMS if fields.get(name) is not None]
     if len(given) != 1:
         path = given[1] if given else "prompt"
         refuse([Fault(path, "send exactly one of content (a text), prompt (a text) and messages")])
     if given == ["messages"]:
-        options = _read(fields, ConversationOptions)
-        return TokenizeCall(
-            parse_conversation(fields, limits), options.add_special_tokens, options.return_token_strs, counted=True
-        )
+        told = _read(fields, ConversationBody)
+        prompt = conversation(told, limits)
+        return TokenizeCall(prompt, told.add_special_tokens, told.return_token_strs, counted=True)
     if given == ["prompt"]:
         asked = _read(fields, PromptBody)
-        _check_length("prompt", asked.prompt, limits)
+        refuse(length_faults("prompt", len(asked.prompt), limits.max_prompt_chars))
         segment = Segment(asked.prompt, parse_special=True)
         return TokenizeCall(segment, asked.add_special_tokens, asked.return_token_strs, counted=True)
     content = _read(fields, ContentBody)
-    _check_length("content", content.content, limits)
+    refuse(length_faults("content", len(content.content), limits.max_prompt_chars))
     segment = Segment(content.content, content.parse_special)
     return TokenizeCall(segment, content.add_special, content.with_pieces, counted=False)
 
@@ -122,19 +125,11 @@ def parse_detokenize(body: bytes) -> tuple[int, ...]:
 
 def parse_template_request(body: bytes, limits: RequestLimits) -> ChatPrompt:
     """The conversation whose prompt is wanted. Raises InvalidRequest."""
-    fields = read_object(body)
-    refuse(unbuilt_faults(fields, UNBUILT))
-    return parse_conversation(fields, limits)
+    return conversation(_read(read_object(body), ConversationFields), limits)
 
 
 def _read(fields: dict[str, Any], cls: type[T]) -> T:
     return structure(_CONVERTER, fields, cls, unbuilt_faults(fields, UNBUILT))
-
-
-def _check_length(name: str, text: str, limits: RequestLimits) -> None:
-    if len(text) > limits.max_prompt_chars:
-        limit = limits.max_prompt_chars
-        refuse([Fault(name, f"has {len(text)} characters, more than this server's limit of {limit}")])
 
 
 def tokenized(call: TokenizeCall, tokens: Sequence[int], pieces: Sequence[bytes], context: int) -> bytes:

@@ -5,7 +5,7 @@ and `tools` the parts of a conversation; `unbuilt` what is refused by name.
 """
 
 from .call import Call, RequestLimits
-from .chat import parse_chat, parse_conversation
+from .chat import conversation, parse_chat
 from .completion import parse_completion
 
-__all__ = ["Call", "RequestLimits", "parse_chat", "parse_completion", "parse_conversation"]
+__all__ = ["Call", "RequestLimits", "conversation", "parse_chat", "parse_completion"]

@@ -26,9 +26,5 @@ class Call:
     stream: bool = False
     include_usage: bool = False
     """The stream ends with a usage chunk."""
-    progress: bool = False
-    """The stream tells of the place in the queue and of the prompt's progress."""
     scored: bool = False
     """The answer carries log-probabilities."""
-    echo: bool = False
-    """Each answer begins with its prompt."""

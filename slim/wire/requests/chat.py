@@ -12,6 +12,7 @@ from ..convert import (
     Range,
     Reader,
     json_size,
+    length_faults,
     read_mapping,
     read_object,
     refuse,
@@ -70,20 +71,18 @@ def parse_chat(body: bytes, limits: RequestLimits) -> Call:
     refuse(_chat_faults(asked, limits, max_tokens))
     logprobs = asked.top_logprobs if asked.logprobs else None
     return Call(
-        generations=(generation(asked, _prompt(asked), max_tokens, logprobs, echo=False),),
+        generations=(generation(asked, _prompt(asked), "messages", max_tokens, logprobs, echo=False),),
         stream=asked.stream,
         include_usage=asked.stream_options.include_usage,
-        progress=asked.return_progress,
         scored=asked.logprobs,
     )
 
 
-def parse_conversation(fields: dict[str, Any], limits: RequestLimits) -> ChatPrompt:
-    """The conversation alone, for whoever wants its prompt and no answer. Other fields are ignored.
+def conversation(asked: ConversationFields, limits: RequestLimits) -> ChatPrompt:
+    """The conversation alone, for whoever wants its prompt and no answer.
 
-    Raises InvalidRequest as `parse_chat` does.
+    Raises InvalidRequest that names every field which is wrong beside the others or for this server.
     """
-    asked = structure(_CONVERTER, fields, ConversationFields)
     refuse(_conversation_faults(asked, limits))
     return _prompt(asked)
 
@@ -113,13 +112,21 @@ def _conversation_faults(asked: ConversationFields, limits: RequestLimits) -> It
 
 
 def _size_faults(asked: ConversationFields, limit: int) -> Iterator[Fault]:
-    size = messages_size(asked.messages)
-    if size > limit:
-        yield Fault("messages", f"has {size} characters, more than this server's limit of {limit}")
-        return
-    size += sum(json_size(template_tool(tool)) for tool in asked.tools)
-    if size > limit:
-        yield Fault("tools", f"has with the messages {size} characters, more than this server's limit of {limit}")
+    """All that the template may write counts together; the field is named with which it is too much."""
+    kwargs = asked.chat_template_kwargs
+    sizes = {
+        "messages": messages_size(asked.messages),
+        "tools": sum(json_size(template_tool(tool)) for tool in asked.tools),
+        "chat_template_kwargs": json_size(kwargs) if kwargs else 0,
+        "reasoning_effort": len(asked.reasoning_effort or ""),
+    }
+    total, unit = 0, "characters"
+    for name, size in sizes.items():
+        total += size
+        if total > limit:
+            yield from length_faults(name, total, limit, unit)
+            return
+        unit = "characters together with the messages"
 
 
 def _prompt(asked: ConversationFields) -> ChatPrompt:

@@ -6,10 +6,22 @@ from typing import Annotated, Any
 from attrs import frozen
 
 from ...types import Segment
-from ..convert import BadValue, Fault, Range, Reader, read_object, refuse, strict_converter, structure, valid_text
+from ..convert import (
+    ID_LIST,
+    BadValue,
+    Fault,
+    Range,
+    Reader,
+    length_faults,
+    read_ids,
+    read_object,
+    refuse,
+    strict_converter,
+    structure,
+    valid_text,
+)
 from .call import Call, RequestLimits
 from .generation import GenerationFields, asked_length, generation, generation_faults
-from .sampling import INT32
 from .unbuilt import COMPLETION_FIELDS, unbuilt_faults
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's reference
@@ -43,13 +55,10 @@ def _text(value: Any, at: str) -> str:
 def _ids(value: Any, at: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise BadValue("must be a list of token ids that is not empty", at)
-    for place, token in enumerate(value):
-        if type(token) is not int or not 0 <= token <= INT32:
-            raise BadValue("must be a token id, a whole number from 0 up", f"{at}[{place}]")
-    return tuple(value)
+    return read_ids(value, at)
 
 
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_IDS = {**ID_LIST, "minItems": 1}
 PROMPTS = Reader(
     _prompts,
     {
@@ -61,6 +70,16 @@ PROMPTS = Reader(
         ]
     },
 )
+
+
+def prompt_path(field: str, place: int, count: int) -> str:
+    """The name of one of so many prompts of a field, for errors."""
+    return field if count == 1 else f"{field}[{place}]"
+
+
+def prompt_faults(path: str, prompt: TextOrIds, limit: int) -> Iterator[Fault]:
+    """A fault where the prompt is longer than the server's settings allow."""
+    return length_faults(path, len(prompt), limit, "characters" if isinstance(prompt, str) else "token ids")
 
 
 @frozen(kw_only=True, slots=False)
@@ -93,26 +112,23 @@ def parse_completion(body: bytes, limits: RequestLimits) -> Call:
             generation(
                 asked,
                 (Segment(prompt, parse_special=True),) if isinstance(prompt, str) else prompt,
+                prompt_path("prompt", place, len(asked.prompt)),
                 max_tokens,
                 asked.logprobs,
                 asked.echo,
             )
-            for prompt in asked.prompt
+            for place, prompt in enumerate(asked.prompt)
         ),
         stream=asked.stream,
         include_usage=asked.stream_options.include_usage,
-        progress=asked.return_progress,
         scored=asked.logprobs is not None,
-        echo=asked.echo,
     )
 
 
 def _faults(asked: CompletionBody, limits: RequestLimits, max_tokens: int) -> Iterator[Fault]:
     for place, prompt in enumerate(asked.prompt):
-        if len(prompt) > limits.max_prompt_chars:
-            kind = "characters" if isinstance(prompt, str) else "token ids"
-            path = "prompt" if len(asked.prompt) == 1 else f"prompt[{place}]"
-            yield Fault(path, f"has {len(prompt)} {kind}, more than this server's limit of {limits.max_prompt_chars}")
+        path = prompt_path("prompt", place, len(asked.prompt))
+        yield from prompt_faults(path, prompt, limits.max_prompt_chars)
     name, _ = asked_length(asked)
     if max_tokens > limits.max_tokens:
         yield Fault(name, f"{max_tokens} is more than this server's limit of {limits.max_tokens}")

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from ...errors import InvalidRequest
 from ...types import Grammar
-from ..convert import BadValue, Fault, Reader, is_text, read_mapping, read_object, valid_text
+from ..convert import TEXT_LIST, BadValue, Fault, Reader, read_mapping, read_object, read_texts, valid_text
 
 MAX_CHOICES = 1000
 
@@ -43,10 +43,7 @@ def _grammar(value: Any) -> Grammar | None:
 def _choices(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
         raise BadValue(f"must be a list of 1 to {MAX_CHOICES} strings")
-    for place, text in enumerate(value):
-        if not is_text(text):
-            raise BadValue("must be a string that is not empty, without half a surrogate pair", f"[{place}]")
-    return tuple(value)
+    return read_texts(value)
 
 
 def _pattern(value: Any) -> str:
@@ -64,7 +61,7 @@ _Schema = Annotated[Mapping[str, Any] | None, Reader(_schema, {"type": ["object"
 _Grammar = Annotated[Grammar | None, Reader(_grammar, {"type": "string"}), "A grammar in GBNF or Lark."]
 _Choice = Annotated[
     tuple[str, ...] | None,
-    Reader(_choices, {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_CHOICES}),
+    Reader(_choices, {**TEXT_LIST, "minItems": 1, "maxItems": MAX_CHOICES}),
     "The answer is one of these texts.",
 ]
 _Pattern = Annotated[

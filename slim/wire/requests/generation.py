@@ -6,10 +6,21 @@ from typing import Annotated, Any
 from attrs import frozen
 
 from ...types import Generation, Prompt
-from ..convert import BadValue, Fault, Range, Reader, is_text, valid_text
+from ..convert import (
+    ID_LIST,
+    INT32,
+    TEXT_LIST,
+    BadValue,
+    Fault,
+    Range,
+    Reader,
+    read_ids,
+    read_texts,
+    valid_text,
+)
 from .call import RequestLimits
 from .form import FormFields, form, form_faults
-from .sampling import INT32, SamplingFields, disagreements, first, sampling, sampling_faults
+from .sampling import SamplingFields, disagreements, first, sampling, sampling_faults
 
 MAX_STOPS = 16  # OpenAI's 4 are too few for common evaluation tasks
 MAX_STOP_TOKENS = 256
@@ -29,27 +40,18 @@ def _stops(value: Any) -> tuple[str, ...]:
         return (valid_text(value),) if value else ()
     if not isinstance(value, list) or len(value) > MAX_STOPS:
         raise BadValue(f"must be a string or a list of at most {MAX_STOPS} strings")
-    for place, stop in enumerate(value):
-        if not is_text(stop):
-            raise BadValue("must be a string that is not empty, without half a surrogate pair", f"[{place}]")
-    return tuple(value)
+    return read_texts(value)
 
 
 def _stop_tokens(value: Any) -> frozenset[int]:
     if not isinstance(value, list) or len(value) > MAX_STOP_TOKENS:
         raise BadValue(f"must be a list of at most {MAX_STOP_TOKENS} token ids")
-    for place, token in enumerate(value):
-        if type(token) is not int or not 0 <= token <= INT32:
-            raise BadValue("must be a token id: a whole number from 0 up", f"[{place}]")
-    return frozenset(value)
+    return frozenset(read_ids(value))
 
 
-_TEXT = {"type": "string", "minLength": 1}
 LENGTH = Reader(_length, {"type": "integer", "minimum": 0})
-STOPS = Reader(_stops, {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT, "maxItems": MAX_STOPS}]})
-STOP_TOKENS = Reader(
-    _stop_tokens, {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": MAX_STOP_TOKENS}
-)
+STOPS = Reader(_stops, {"anyOf": [{"type": "string"}, {**TEXT_LIST, "maxItems": MAX_STOPS}]})
+STOP_TOKENS = Reader(_stop_tokens, {**ID_LIST, "maxItems": MAX_STOP_TOKENS})
 
 
 @frozen(kw_only=True)
@@ -108,9 +110,9 @@ def generation_faults(
 
 
 def generation(
-    asked: GenerationFields, prompt: Prompt, max_tokens: int, logprobs: int | None, echo: bool
+    asked: GenerationFields, prompt: Prompt, param: str, max_tokens: int, logprobs: int | None, echo: bool
 ) -> Generation:
-    """The record of a body in which no fault was found."""
+    """The record of a body in which no fault was found. `param` is the field that the prompt came from."""
     return Generation(
         prompt=prompt,
         max_tokens=max_tokens,
@@ -124,4 +126,5 @@ def generation(
         echo=echo,
         grammar=form(asked),
         progress=asked.return_progress,
+        param=param,
     )

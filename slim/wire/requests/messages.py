@@ -114,6 +114,7 @@ def messages_size(messages: tuple[Message, ...]) -> int:
     return sum(
         len(message.content or "")
         + len(message.name or "")
+        + len(message.tool_call_id or "")
         + len(message.reasoning_content or message.reasoning or "")
         + sum(_call_size(call) for call in message.tool_calls)
         for message in messages
@@ -122,7 +123,8 @@ def messages_size(messages: tuple[Message, ...]) -> int:
 
 def _call_size(call: ToolCall) -> int:
     arguments = call.function.arguments
-    return len(call.function.name) + (len(arguments) if isinstance(arguments, str) else json_size(arguments))
+    size = len(arguments) if isinstance(arguments, str) else json_size(arguments)
+    return len(call.id or "") + len(call.function.name) + size
 
 
 def template_message(message: Message) -> Mapping[str, Any]:

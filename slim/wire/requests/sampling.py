@@ -10,10 +10,7 @@ from typing import Annotated, Any, Literal
 from attrs import frozen
 
 from ...types import Dry, Mirostat, Sampling, Xtc
-from ..convert import BadValue, Fault, Range, Reader, is_text
-
-INT32 = 2**31 - 1
-"""Token ids and lengths are 32 bits wide in llama.cpp."""
+from ..convert import INT32, BadValue, Fault, Range, Reader, is_text, is_token_id
 
 MAX_BIASES = 4096  # the sampler looks at each of them for every token
 MAX_BREAKERS, MAX_BREAKER_BYTES = 32, 40  # llama.cpp cuts longer ones
@@ -32,7 +29,7 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
         raise BadValue(f"must not have more than {MAX_BIASES} entries")
     biases: dict[int, float] = {}
     for token, bias in pairs:
-        if type(token) is not int or not 0 <= token <= INT32:
+        if not is_token_id(token):
             raise BadValue(
                 "has a key that is no token id. You should only be submitting non-negative integers "
                 f"up to {INT32}, without leading zeros"
