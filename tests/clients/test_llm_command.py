@@ -16,7 +16,6 @@ SCHEMA = {
         "age": {"type": "integer", "minimum": 0, "maximum": 20},
     },
     "required": ["name", "age"],
-    "additionalProperties": False,
 }
 TOOL = """
 def add(a: int, b: int) -> int:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from support.checks import check_answer, check_call, check_refusal, check_scores, check_usage, check_weather
 from support.environments import Environments, read_findings
 from support.server import Server
-from support.shapes import check_answer, check_call, check_refusal, check_scores, check_usage, check_weather
 
 pytestmark = pytest.mark.clients
 

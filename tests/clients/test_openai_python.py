@@ -2,9 +2,7 @@
 
 import pytest
 
-from support.environments import Environments
-from support.server import Server
-from support.shapes import (
+from support.checks import (
     check_answer,
     check_call,
     check_city,
@@ -13,6 +11,8 @@ from support.shapes import (
     check_usage,
     scored_bytes,
 )
+from support.environments import Environments
+from support.server import Server
 
 pytestmark = pytest.mark.clients
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 URL = sys.argv[1]
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -39,9 +39,7 @@ WEATHER_TOOL = {
 
 
 class City(BaseModel):
-    """A city. Its strings are short and it has no other properties: a small model would not end either."""
-
-    model_config = ConfigDict(extra="forbid")
+    """A city. Its strings are short: a small model would not end long ones. Other properties are not forbidden."""
 
     name: str = Field(max_length=20)
     continent: Literal["Africa", "America", "Asia", "Australia", "Europe"]
