@@ -35,11 +35,11 @@ def make_llama(
     *, slots: int = 8, context: int = 256, prefill_chunk: int = 128, pooling: str = "auto", path: Path | None = None
 ) -> Engine:
     path = path or smollm2_path()
+    from slim.engines.llama_cpp import LlamaOptions
     from slim.engines.llama_cpp.embedding import LlamaEmbeddingEngine
 
-    return LlamaEmbeddingEngine(
-        model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk, pooling=pooling
-    )
+    options = LlamaOptions(model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk)
+    return LlamaEmbeddingEngine(options, pooling)
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ def make_fake(*, slots: int, context: int, prefill_chunk: int) -> Engine:
 
 def make_llama(*, slots: int, context: int, prefill_chunk: int) -> Engine:
     path = smollm2_path()
-    from slim.engines.llama_cpp import LlamaEngine
+    from slim.engines.llama_cpp import LlamaEngine, LlamaOptions
 
-    return LlamaEngine(model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk)
+    options = LlamaOptions(model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk)
+    return LlamaEngine(options)
 
 
 @pytest.fixture(params=[make_fake, make_llama], ids=["fake", "llama"])

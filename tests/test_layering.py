@@ -49,23 +49,25 @@ ALLOWED: dict[str, set[str]] = {
     ".engines.base": PURE,
     ".engines.fake": ENGINE | {".engines.fake_model", ".engines.fake_vocab"},
     ".engines.fake_model": PURE | {".engines.fake_vocab"},
-    ".engines.fake_embedding": PURE | {".engines.fake", ".engines.fake_vocab", ".engines.texts"},
+    ".engines.fake_embedding": PURE | {".engines.fake", ".engines.fake_vocab", ".engines.embedding_queue"},
     ".engines.fake_vocab": PURE,
-    ".engines.llama_cpp": {".engines.llama_cpp.engine"},
+    ".engines.llama_cpp": {".engines.llama_cpp.engine", ".engines.llama_cpp.loaded"},
     ".engines.llama_cpp.batch": {"numpy"},
     ".engines.llama_cpp.embedding": PURE
-    | {"numpy", ".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
-    | {".engines.llama_cpp.vocab", ".engines.texts"},
+    | {"numpy", ".engines.embedding_queue", ".engines.llama_cpp.loaded", ".engines.llama_cpp.native"}
+    | {".engines.llama_cpp.vocab"},
     ".engines.llama_cpp.engine": ENGINE
-    | {".engines.llama_cpp.batch", ".engines.llama_cpp.native"}
-    | {".engines.llama_cpp.sampling", ".engines.llama_cpp.vocab", ".engines.sampling"},
+    | {".engines.llama_cpp.dry", ".engines.llama_cpp.loaded", ".engines.llama_cpp.native"}
+    | {".engines.llama_cpp.vocab", ".engines.sampling"},
+    ".engines.llama_cpp.loaded": PURE
+    | {".engines.llama_cpp.batch", ".engines.llama_cpp.native", ".engines.llama_cpp.vocab"},
     ".engines.llama_cpp.native": PURE | {"importlib", "llama_cpp", "numpy", "threading", ".engines.llama_cpp.batch"},
-    ".engines.llama_cpp.sampling": PURE | {"numpy", ".engines.sampling"},
+    ".engines.llama_cpp.dry": PURE | {"numpy", ".engines.sampling"},
     ".engines.llama_cpp.vocab": PURE,
     ".engines.replica": PURE | {"queue", "threading", ".engines.base", ".text"},
     ".engines.sampling": PURE | {"numpy"},
     ".engines.slots": PURE,
-    ".engines.texts": PURE,
+    ".engines.embedding_queue": PURE,
     ".answer": {"attrs"},
     ".chat": set(),
     ".chat.calls": {"attrs", ".chat.gemma", ".chat.gemma_rules", ".chat.lark", ".chat.reading"},
@@ -140,7 +142,7 @@ ALLOWED: dict[str, set[str]] = {
     ".web.routes": {"attrs", ".web.chat", ".web.completions", ".web.embeddings", ".web.http", ".web.ops"}
     | {".web.tokenize", ".wire.errors"},
     ".web.tokenize": PURE
-    | {".engines.base", ".preparation", ".scheduler", ".web.generation", ".web.http"}
+    | {".preparation", ".scheduler", ".web.generation", ".web.http"}
     | {".wire.requests", ".wire.tokenize"},
     ".wire": set(),
     ".wire.answers": PURE | {".answer", ".wire.render", ".wire.sse"},
@@ -161,8 +163,7 @@ ALLOWED: dict[str, set[str]] = {
     ".wire.requests.chat": BODY
     | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.messages"}
     | {".wire.requests.tools", ".wire.requests.unbuilt"},
-    ".wire.requests.completion": BODY
-    | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.sampling", ".wire.requests.unbuilt"},
+    ".wire.requests.completion": BODY | {".wire.requests.call", ".wire.requests.generation", ".wire.requests.unbuilt"},
     ".wire.requests.form": BODY,
     ".wire.requests.generation": BODY | {".wire.requests.call", ".wire.requests.form", ".wire.requests.sampling"},
     ".wire.requests.messages": BODY,
@@ -174,7 +175,7 @@ ALLOWED: dict[str, set[str]] = {
     ".wire.shapes": {".wire.schemas"},
     ".wire.sse": PURE,
     ".wire.tokenize": BODY
-    | {".wire.render", ".wire.requests.call", ".wire.requests.chat", ".wire.requests.sampling"}
+    | {".wire.render", ".wire.requests.call", ".wire.requests.chat"}
     | {".wire.requests.unbuilt"},
 }
 

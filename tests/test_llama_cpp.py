@@ -20,10 +20,11 @@ from support.smollm2 import gemma_path, smollm2_path
 
 pytest.importorskip("llama_cpp", exc_type=ImportError)
 
-from slim.engines.llama_cpp import LlamaEngine
+from slim.engines.llama_cpp import LlamaEngine, LlamaOptions
 from slim.engines.llama_cpp.batch import Batch
+from slim.engines.llama_cpp.dry import KEPT
+from slim.engines.llama_cpp.embedding import LlamaEmbeddingEngine
 from slim.engines.llama_cpp.native import LlamaError, Model, library
-from slim.engines.llama_cpp.sampling import KEPT
 from slim.engines.llama_cpp.vocab import Vocabulary
 from slim.engines.sampling import Sampler
 from slim.engines.slots import SCORED
@@ -43,9 +44,10 @@ LONG = " ".join(PROMPTS)
 
 def make_engine(*, slots: int = 8, context: int = 256, prefill_chunk: int = 32, **settings: Any) -> LlamaEngine:
     path = settings.pop("model_path", None) or smollm2_path()
-    return LlamaEngine(
+    options = LlamaOptions(
         model_path=path, slots=slots, context=context, threads=1, prefill_chunk=prefill_chunk, **settings
     )
+    return LlamaEngine(options)
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +217,7 @@ def test_a_quantised_cache_holds_a_token_in_about_half_the_bytes() -> None:
         assert kv_type in engine.load().description
         engine.add(job(engine, "a"))
         engine.step()
-        assert engine._native is not None
-        sizes[kv_type] = library().llama_state_seq_get_size(engine._native.handle, 0)
+        sizes[kv_type] = library().llama_state_seq_get_size(engine._loaded.context.handle, 0)
         assert len(run(engine, [])["a"].ids) == 5
         engine.close()
     assert sizes["q8_0"] / sizes["f16"] == pytest.approx(0.53, abs=0.03)
@@ -268,6 +269,34 @@ def test_too_many_slots_are_a_load_error() -> None:
     with pytest.raises(LlamaError, match="n_seq_max"):
         engine.load()
     engine.close()
+
+
+@pytest.mark.parametrize("broken", ["llama_token_to_piece", "llama_batch", "llama_init_from_model"])
+@pytest.mark.parametrize("kind", [LlamaEngine, LlamaEmbeddingEngine])
+def test_a_load_that_breaks_off_leaves_an_engine_that_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, broken: str
+) -> None:
+    """Wherever it breaks off: the replica's thread closes the engine, and must not end with another error."""
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError(broken)
+
+    lib, freed = library(), list[object]()
+    free = lib.llama_model_free
+    monkeypatch.setattr(lib, broken, no_memory)
+    monkeypatch.setattr(lib, "llama_model_free", lambda model: (freed.append(model), free(model)))
+    path = tiny_bert.write_model(tmp_path / "bert.gguf", tiny_bert.make_weights(), 1)
+    engine = kind(LlamaOptions(model_path=path, slots=1, context=64, threads=1, prefill_chunk=32))
+    with pytest.raises(MemoryError, match=broken):
+        engine.load()
+    engine.interrupt()
+    with pytest.raises((LlamaError, MemoryError)):
+        engine.reset()
+    engine.close()
+    engine.close()
+    assert len(freed) == 1
+    with pytest.raises(LlamaError, match="no model is loaded"):
+        engine.reset()
 
 
 def test_interrupt_breaks_off_the_step_until_a_reset(own_engine: LlamaEngine) -> None:
@@ -499,9 +528,8 @@ def reference(tokens: list[int]) -> Any:
 def test_a_row_is_read_only_where_one_was_asked_for(own_engine: LlamaEngine) -> None:
     own_engine.add(job(own_engine, "a"))
     own_engine.step()
-    assert own_engine._native is not None
     with pytest.raises(LlamaError, match="no logits"):
-        own_engine._native.row(0)
+        own_engine._loaded.context.row(0)
 
 
 def test_a_model_that_can_not_cut_its_kv_back_computes_every_sibling(

@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from ..config import Settings
@@ -27,11 +26,10 @@ def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]
     if missing := [name for name in ("llama_cpp", "numpy") if importlib.util.find_spec(name) is None]:
         needed = " and ".join(missing)
         raise ConfigError(f"the engine llama_cpp needs {needed}: pip install 'slim-serve[llama]', or use --engine fake")
-    from .llama_cpp import LlamaEngine
+    from .llama_cpp import LlamaEngine, LlamaOptions
     from .llama_cpp.embedding import LlamaEmbeddingEngine
 
-    chosen = partial(LlamaEmbeddingEngine, pooling=settings.pooling) if settings.embeddings else LlamaEngine
-    return lambda: chosen(
+    options = LlamaOptions(
         model_path=model,
         slots=settings.max_batch,
         context=settings.n_ctx,
@@ -41,6 +39,9 @@ def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]
         kv_type=settings.kv_type,
         mlock=settings.mlock,
     )
+    if settings.embeddings:
+        return lambda: LlamaEmbeddingEngine(options, settings.pooling)
+    return lambda: LlamaEngine(options)
 
 
 def _fake(settings: Settings) -> Engine:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 from ..types import Embedding, EngineEvent, EngineInfo, EngineJob, Finished, FinishReason, Progress
+from .embedding_queue import EmbeddingQueue
 from .fake import no_time
 from .fake_vocab import FakeTokenizer
-from .texts import TextQueue
 
 SIZE = 32
 """Numbers of one vector: the bytes of a hash."""
@@ -35,7 +35,7 @@ class FakeEmbeddingEngine:
         self.step_seconds = 0.0
         self.tokenizer = FakeTokenizer()
         self._cost = step_seconds
-        self._texts = TextQueue(slots, context, len(self.tokenizer.pieces))
+        self._queue = EmbeddingQueue(slots, context, len(self.tokenizer.pieces))
 
     def load(self) -> EngineInfo:
         return EngineInfo(self.slots, self.context, self.context, "fake", embedding_size=SIZE)
@@ -46,16 +46,16 @@ class FakeEmbeddingEngine:
         return 0
 
     def add(self, job: EngineJob) -> None:
-        self._texts.add(job)
+        self._queue.add(job)
 
     def cancel(self, job_id: str) -> None:
-        self._texts.remove(job_id)
+        self._queue.remove(job_id)
 
     def step(self) -> Sequence[EngineEvent]:
         self.step_seconds = 0.0
         events: list[EngineEvent] = []
-        for job in (jobs := self._texts.batch(self.prefill_chunk)):
-            self._texts.remove(job.id)
+        for job in (jobs := self._queue.batch(self.prefill_chunk)):
+            self._queue.remove(job.id)
             total = len(job.tokens)
             events.append(Progress(job.id, total, total))
             events.append(Embedding(job.id, _vector(job.tokens)))
@@ -65,13 +65,13 @@ class FakeEmbeddingEngine:
         return events
 
     def reset(self) -> None:
-        self._texts.clear()
+        self._queue.clear()
 
     def interrupt(self) -> None:
         """A step takes no time, so there is nothing to end early."""
 
     def close(self) -> None:
-        self._texts.clear()
+        self._queue.clear()
 
 
 def _vector(tokens: Sequence[int]) -> tuple[float, ...]:

@@ -51,7 +51,7 @@ class Slot:
     @property
     def scores_prompt(self) -> bool:
         """A prompt that was taken over is not scored: the first of its siblings has done that."""
-        return self.job.score_prompt and self.job.logprobs is not None and not self.cached
+        return self.job.score_prompt and not self.cached
 
     def ends(self, token: int, end: frozenset[int]) -> bool:
         """The token ends the job and makes no Token event; `end` are the vocabulary's end tokens."""

@@ -4,21 +4,18 @@ Every step computes as many whole texts as fit into one batch, pools each over i
 and forgets them. Nothing stays in the KV cache, so it is as large as one batch and no larger.
 """
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 from attrs import define, field
 
 from ...types import Embedding, EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress
-from ..texts import TextQueue
-from .batch import Batch
-from .native import AbortFlag, Context, ContextShape, LlamaError, Model, library
+from ..embedding_queue import EmbeddingQueue
+from .loaded import LlamaOptions, Loaded
+from .native import AbortFlag, Context, ContextShape, LlamaError, Model
 from .vocab import Vocabulary
-
-log = logging.getLogger("slim.llama")
 
 OWN_POOLING, RANKING = -1, 4
 """LLAMA_POOLING_TYPE_UNSPECIFIED, which asks for what the model's file says, and _RANK."""
@@ -66,74 +63,49 @@ class PooledContext(Context):
             self._lib.llama_memory_clear(self._memory, False)
 
 
-@define(kw_only=True, eq=False)
+@define(eq=False)
 class LlamaEmbeddingEngine:
     """One GGUF model that embeds. See `slim.engines.base.Engine` for the contract."""
 
-    model_path: Path
-    slots: int
-    context: int
-    """Tokens of one text at most; the model's trained context bounds it too."""
-    threads: int
-    prefill_chunk: int
-    """Tokens that one step computes at most, but for a text that alone has more."""
+    options: LlamaOptions
     pooling: str = "auto"
     """auto, mean, cls or last; auto is what the model's file says, and mean where it says nothing."""
-    gpu_layers: int = 0
-    kv_type: str = "f16"
-    """f16 or q8_0."""
-    mlock: bool = False
     step_seconds: float = field(init=False, default=0.0)
-    _abort: AbortFlag = field(init=False, factory=AbortFlag)
-    _model: Model | None = field(init=False, default=None)
-    _native: PooledContext | None = field(init=False, default=None)
-    _texts: TextQueue = field(init=False)
-    _vocab: Vocabulary = field(init=False)
-    _batch: Batch = field(init=False)
-    _shape: ContextShape = field(init=False)
+    _loaded: Loaded[PooledContext] = field(
+        init=False, default=attrs.Factory(lambda self: Loaded(self.options, self._open), takes_self=True)
+    )
+    _queue: EmbeddingQueue = field(init=False)
 
     def load(self) -> EngineInfo:
         """Raises LlamaError with one line when the file or the memory is wrong, or when the model doesn't embed."""
-        self._model = Model(self.model_path, gpu_layers=self.gpu_layers, mlock=self.mlock)
-        self._vocab = Vocabulary(library(), self._model.handle)
-        trained = self._model.trained_context
-        if trained < self.context:
-            log.warning("the model was trained for %d tokens; a text gets no more than that", trained)
-        longest = min(self.context, trained)
-        self._shape = ContextShape(
-            sequences=self.slots,
-            tokens=longest,
-            # A multiple of the slots: llama.cpp sizes its buffers for equal texts and aborts where there are none.
-            batch=-(-max(longest, self.prefill_chunk) // self.slots) * self.slots,
-            threads=self.threads,
-            kv_type=self.kv_type,
-        )
-        self._texts = TextQueue(self.slots, longest, len(self._vocab))
-        self._batch = Batch(library(), capacity=self._shape.batch, sequences=self.slots)
-        self._native = self._open(self._model)
-        name = next(name for name, number in POOLINGS.items() if number == self._native.pooling)
+        options, loaded = self.options, self._loaded
+        model = loaded.load()
+        self._queue = EmbeddingQueue(options.slots, loaded.longest, len(loaded.vocab))
+        # A multiple of the slots: llama.cpp sizes its buffers for equal texts and aborts where there are none.
+        batch = -(-max(loaded.longest, options.prefill_chunk) // options.slots) * options.slots
+        context = loaded.open(batch=batch)
+        name = next(name for name, number in POOLINGS.items() if number == context.pooling)
         return EngineInfo(
-            slots=self.slots,
-            context=longest,
-            kv_tokens=self._shape.batch,
-            description=f"{self._model.description}, embeddings ({name} pooling), {self.threads} threads",
-            embedding_size=self._native.size,
+            slots=options.slots,
+            context=loaded.longest,
+            kv_tokens=batch,
+            description=f"{model.description}, embeddings ({name} pooling), {options.threads} threads",
+            embedding_size=context.size,
         )
 
-    def _open(self, model: Model) -> PooledContext:
-        asked = POOLINGS.get(self.pooling, OWN_POOLING)
-        context = PooledContext(model, self._shape, self._abort, asked)
+    def _open(self, model: Model, shape: ContextShape, abort: AbortFlag) -> PooledContext:
+        context = PooledContext(model, shape, abort, POOLINGS.get(self.pooling, OWN_POOLING))
         own = context.pooling
         if own in POOLINGS.values():
             return context
         context.close()
         if own == RANKING:
             raise LlamaError("the model ranks pairs of texts and makes no embeddings; SLM_POOLING can overrule that")
-        return PooledContext(model, self._shape, self._abort, POOLINGS["mean"])
+        return PooledContext(model, shape, abort, POOLINGS["mean"])
 
     @property
     def tokenizer(self) -> Vocabulary:
-        return self._vocab
+        return self._loaded.vocab
 
     @property
     def kv_used(self) -> int:
@@ -142,26 +114,26 @@ class LlamaEmbeddingEngine:
 
     def add(self, job: EngineJob) -> None:
         """Raises ValueError for a job that would break the batch of the others."""
-        self._texts.add(job)
+        self._queue.add(job)
 
     def cancel(self, job_id: str) -> None:
-        self._texts.remove(job_id)
+        self._queue.remove(job_id)
 
     def step(self) -> Sequence[EngineEvent]:
         """Raises LlamaError when the computation failed or was interrupted."""
         events: list[EngineEvent] = []
-        jobs = self._texts.batch(self.prefill_chunk)
+        jobs = self._queue.batch(self.options.prefill_chunk)
         if not jobs:
             return events
-        self._batch.clear()
+        self._loaded.batch.clear()
         for sequence, job in enumerate(jobs):
-            self._batch.put(job.tokens, position=0, sequence=sequence, output=True)
-        self._running.decode(self._batch)
+            self._loaded.batch.put(job.tokens, position=0, sequence=sequence, output=True)
+        self._loaded.context.decode(self._loaded.batch)
         for sequence, job in enumerate(jobs):
-            self._texts.remove(job.id)
+            self._queue.remove(job.id)
             events.append(Progress(job.id, len(job.tokens), len(job.tokens)))
-            events += self._result(job, self._running.vector(sequence))
-        self._running.forget_all()
+            events += self._result(job, self._loaded.context.vector(sequence))
+        self._loaded.context.forget_all()
         return events
 
     def _result(self, job: EngineJob, vector: Any) -> list[EngineEvent]:
@@ -172,30 +144,12 @@ class LlamaEmbeddingEngine:
 
     def reset(self) -> None:
         """Raises LlamaError when the memory for a new context isn't there."""
-        self._close_context()
-        self._abort.clear()
-        if self._model is None:
-            raise LlamaError("no model is loaded")
-        self._texts.clear()
-        self._native = self._open(self._model)
+        self._loaded.reset()
+        self._queue.clear()
 
     def interrupt(self) -> None:
         """The running step raises, or the next one does when none runs; `reset` lets steps run again."""
-        self._abort.set()
+        self._loaded.interrupt()
 
     def close(self) -> None:
-        self._close_context()
-        if self._model is not None:
-            self._model.close()
-            self._model = None
-
-    @property
-    def _running(self) -> PooledContext:
-        if self._native is None:
-            raise LlamaError("no model is loaded")
-        return self._native
-
-    def _close_context(self) -> None:
-        if self._native is not None:
-            self._native.close()
-            self._native = None
+        self._loaded.close()

@@ -9,7 +9,7 @@ from ..types import EngineJob
 
 
 @define
-class TextQueue:
+class EmbeddingQueue:
     """Oldest first. At most `size` texts at a time, which is also the most that one step takes."""
 
     size: int

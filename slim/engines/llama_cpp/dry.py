@@ -12,7 +12,6 @@ from attrs import define, field
 from ...types import Dry, EngineJob
 from ..sampling import Array, Sampler
 
-SAMPLERS = frozenset({"dry", "xtc", "mirostat"})
 KEPT = 8
 """Prepared samplers that stay for the next job: preparing one means looking for its breakers in every token."""
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("chance", np.float32)])
