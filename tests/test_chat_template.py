@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slim.chat.calls import HERMES
 from slim.chat.template import ChatTemplate, check_syntax
 from slim.errors import InvalidRequest
 from slim.types import Segment
@@ -153,7 +154,7 @@ def test_a_template_may_refuse_the_system_role():
     assert str(refused(source("gemma"), message("system", "x"), USER)) == "System role not supported"
 
 
-@pytest.mark.parametrize("content", [None, "", "Let me see."])
+@pytest.mark.parametrize("content", ["", "Let me see."])
 @pytest.mark.parametrize("arguments", ['{"a": "ü"}', {"a": "ü"}, "", "{}", "{'bad", "[1]", "NaN", "9" * 5000])
 @pytest.mark.parametrize("name", [name for name in CONTROLS if name not in ("function_gemma", "opened")])
 def test_calls_and_results_in_the_conversation_are_rendered(name, content, arguments):
@@ -172,24 +173,14 @@ def test_calls_and_results_in_the_conversation_are_rendered(name, content, argum
         assert arguments in text
 
 
-def test_a_missing_content_is_empty():
-    assert rendered("{{ messages[0].content }}|", {"role": "user"}) == "|"
-
-
-@pytest.mark.parametrize("name", ["llama3", "chatml"])
-def test_empty_tool_calls_are_none(name):
-    empty = text_of(template(name), conversation(message("assistant", "x", tool_calls=[])))
-    assert empty == text_of(template(name), conversation(message("assistant", "x")))
-
-
 def test_a_template_may_render_nothing():
     assert template_of("").render(conversation(USER)) == (Segment("", True),)
 
 
 def test_a_mark_alone_teaches_no_calls():
     """The template must have a place for the tools."""
-    assert not template_of("{# <tool_call> #}{{ messages[0].content }}").uses_tools
-    assert template_of("{# <tool_call> #}{{ tools }}").uses_tools
+    assert template_of("{# <tool_call> #}{{ messages[0].content }}").native_format is None
+    assert template_of("{# <tool_call> #}{{ tools }}").native_format is HERMES
 
 
 def test_mistral_templates_get_short_call_ids_that_stay_paired():
@@ -209,7 +200,7 @@ TOOLS = (tool("get", {"type": "object", "properties": {"a": {"type": "string"}}}
 @pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "mistral_named", "function_gemma", "thinking"])
 def test_a_template_that_teaches_a_known_form_gets_the_tools(name):
     made = template(name)
-    assert made.uses_tools
+    assert made.native_format is not None
     text = text_of(made, conversation(USER, tools=TOOLS))
     assert "now" in text
     assert "You can call functions" not in text
@@ -218,7 +209,7 @@ def test_a_template_that_teaches_a_known_form_gets_the_tools(name):
 @pytest.mark.parametrize("name", ["chatml", "gemma", "coder", "opened"])
 def test_other_templates_get_the_tools_described_in_plain_words(name):
     made = template(name)
-    assert not made.uses_tools
+    assert made.native_format is None
     text = text_of(made, conversation(USER, tools=TOOLS))
     assert json.dumps(TOOLS[0]["function"]) in text
     assert '"name": "now"' in text
@@ -238,7 +229,7 @@ def test_the_description_joins_the_user_where_there_is_no_system_role():
 
 
 def test_without_tools_a_conversation_with_calls_keeps_strict_turns():
-    asked = message("assistant", None, tool_calls=[call("f", "{}", "a"), call("g", "{}", "b")])
+    asked = message("assistant", tool_calls=[call("f", "{}", "a"), call("g", "{}", "b")])
     results = (message("tool", "1", tool_call_id="a"), message("tool", "2", tool_call_id="b"))
     text = text_of(template("gemma"), conversation(USER, asked, *results))
     assert '{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {}}' in text
@@ -246,14 +237,14 @@ def test_without_tools_a_conversation_with_calls_keeps_strict_turns():
 
 
 def test_results_of_two_rounds_stay_apart():
-    asked = message("assistant", None, tool_calls=[call("f", "{}")])
+    asked = message("assistant", tool_calls=[call("f", "{}")])
     result = message("tool", "1", tool_call_id="call_1")
     text = text_of(template("gemma"), conversation(USER, asked, result, asked, result))
     assert text.count("user\nResult of f: 1<end_of_turn>") == 2
 
 
 def test_rendering_leaves_the_request_as_it_was():
-    messages = (message("system", "s"), USER, message("assistant", None, tool_calls=[call("f", "{}")]), USER)
+    messages = (message("system", "s"), USER, message("assistant", tool_calls=[call("f", "{}")]), USER)
     before = json.dumps(messages)
     for name in ("chatml", "hermes"):
         text_of(template(name), conversation(*messages, tools=TOOLS))

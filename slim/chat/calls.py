@@ -11,7 +11,7 @@ from attrs import frozen
 
 from . import gemma
 from .gemma_rules import argument_rules
-from .lark import SPACE, escaped, quoted, sequence
+from .lark import BLANKS, escaped, quoted, sequence
 from .reading import Malformed, Reader, Reading, read_call, read_value
 
 
@@ -41,14 +41,14 @@ class CallFormat:
     """Templates take only call ids of nine letters or digits."""
     arguments: Callable[[Mapping[str, Any], str, Mapping[str, int]], list[str]] | None = None
     """Rules for arguments that are no JSON: from schema, name of the rule and control tokens."""
+    extra: str = ""
+    """A fixed text within such arguments."""
 
     @property
     def texts(self) -> str:
         """All fixed texts, to look for control tokens in."""
-        extra = gemma.ESCAPE if self.arguments else ""
-        return "\n".join(
-            (self.mark, self.opening, self.head, self.middle, self.tail, self.separator or "", self.closing, extra)
-        )
+        written = (self.mark, self.opening, self.head, self.middle, self.tail, self.separator or "", self.closing)
+        return "\n".join((*written, self.extra))
 
 
 def _read_hermes(reading: Reading) -> Reader:
@@ -140,6 +140,7 @@ GEMMA = CallFormat(
     tail=gemma.END,
     separator=gemma.MARK,
     arguments=argument_rules,
+    extra=gemma.ESCAPE,
 )
 
 _BY_MARKS: tuple[tuple[tuple[str, ...], tuple[str, ...], CallFormat], ...] = (
@@ -190,7 +191,7 @@ def bare_rules(form: CallFormat, tools: Sequence[tuple[str, str]]) -> list[str]:
 
 def spaced_rules(form: CallFormat, tools: Sequence[tuple[str, str]]) -> list[str]:
     """Rule `spaced`: a call as the whole answer where free text is possible too, with the white space a model likes."""
-    few = SPACE.replace("*", "{0,4}")
+    few = BLANKS.replace("*", "{0,4}")
     rules = ["spaced: " + " | ".join(f'HEAD_{i} {rule} "}}"' for i, (_, rule) in enumerate(tools))]
     for i, (name, _) in enumerate(tools):
         words = (r"\{", '"name"', ":", f'"{escaped(name)}"', ",", f'"{form.key}"', ":")
@@ -200,4 +201,4 @@ def spaced_rules(form: CallFormat, tools: Sequence[tuple[str, str]]) -> list[str
 
 def bare_beginning(names: Sequence[str]) -> str:
     """A regular expression for how a bare call of one of the functions begins."""
-    return SPACE.join((r"\{", '"name"', ":", f'"({"|".join(map(escaped, names))})"'))
+    return BLANKS.join((r"\{", '"name"', ":", f'"({"|".join(map(escaped, names))})"'))

@@ -14,8 +14,6 @@ from .output import OutputFormat
 from .reasoning import marks_of
 from .template import ChatTemplate
 
-__all__ = ["ChatPlan", "OutputFormat", "plan"]
-
 
 @frozen
 class ChatPlan:

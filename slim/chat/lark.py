@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 ANY = "(?s:.*)"
-SPACE = r"[ \t\r\n]*"
+BLANKS = r"[ \t\r\n]*"
 _SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$#&~/-]")
 
 
@@ -44,4 +44,4 @@ def without(*marks: str) -> str:
 
 def not_beginning(*expressions: str) -> str:
     """What is added to a terminal so that it doesn't begin with what one of the regular expressions matches."""
-    return "".join(f" & ~/{SPACE}{expression}{ANY}/" for expression in expressions)
+    return "".join(f" & ~/{BLANKS}{expression}{ANY}/" for expression in expressions)

@@ -26,7 +26,7 @@ If no function is needed, answer in plain text. The functions, one in each line:
 
 def native(prompt: ChatPrompt, *, short_ids: bool) -> list[Message]:
     """Messages for a template that knows tools. With `short_ids` each call id has nine letters or digits."""
-    messages = [_plain_content(message) for message in prompt.messages]
+    messages = [dict(message) for message in prompt.messages]
     for message in messages:
         if calls := message.get("tool_calls"):
             message["tool_calls"] = [_native_call(call, short_ids) for call in calls]
@@ -45,8 +45,8 @@ def plain(prompt: ChatPrompt, *, takes_system: bool) -> list[Message]:
     results: Message | None = None
     names: dict[str, str] = {}
     for source in prompt.messages:
-        message = _plain_content(source)
-        if message.get("role") == "tool":
+        message = dict(source)
+        if message["role"] == "tool":
             if results is None:
                 results = {"role": "user", "content": _result(message, names)}
                 messages.append(results)
@@ -67,13 +67,6 @@ def parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a function's arguments; one without parameters takes none."""
     given = tool["function"].get("parameters")
     return given if given is not None else {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-def _plain_content(message: Mapping[str, Any]) -> Message:
-    copy = {key: value for key, value in message.items() if key != "tool_calls" or value}
-    if copy.get("content") is None:
-        copy["content"] = ""
-    return copy
 
 
 def _native_call(call: Mapping[str, Any], short_ids: bool) -> Message:
@@ -117,7 +110,7 @@ def _result(message: Message, names: Mapping[str, str]) -> str:
 def _describe(messages: list[Message], tools: Sequence[Mapping[str, Any]], role: str) -> None:
     text = INSTRUCTIONS + "\n".join(_line(entry) for entry in _functions(tools))
     for message in messages:
-        if message.get("role") == role:
+        if message["role"] == role:
             parts = (message["content"], text) if role == "system" else (text, message["content"])
             message["content"] = "\n\n".join(filter(None, parts))
             return

@@ -46,19 +46,10 @@ class ChatTemplate:
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         self.source = source
         self._template, names = _compile(source)
-        self._native = format_of(source) if "tools" in names else None
+        self.native_format: CallFormat | None = format_of(source) if "tools" in names else None
+        """The form of calls that the template teaches, where it renders tools itself; None where that is not known."""
         self._tokens = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos}
         self._controls = ControlTexts(tokenizer.control)
-
-    @property
-    def uses_tools(self) -> bool:
-        """The template renders tools itself, for a form of calls that is known here."""
-        return self._native is not None
-
-    @property
-    def native_format(self) -> CallFormat | None:
-        """The form of calls that the template teaches."""
-        return self._native
 
     def render(self, prompt: ChatPrompt) -> tuple[Segment, ...]:
         """The prompt's text, one segment unless control tokens are written in the conversation.
@@ -81,8 +72,8 @@ class ChatTemplate:
         return marking.segments(text)
 
     def _variables(self, prompt: ChatPrompt, marking: Marking) -> dict[str, Any]:
-        if self._native:
-            messages = native(prompt, short_ids=self._native.short_ids)
+        if self.native_format:
+            messages = native(prompt, short_ids=self.native_format.short_ids)
         else:
             messages = plain(prompt, takes_system=not prompt.tools or self._takes_system)
         messages = marking.guard(messages)
@@ -95,7 +86,7 @@ class ChatTemplate:
             **marking.guard(dict(prompt.template_kwargs)),
             **self._tokens,
             "messages": messages,
-            "tools": marking.guard(list(prompt.tools)) or None if self._native else None,
+            "tools": marking.guard(list(prompt.tools)) or None if self.native_format else None,
             "add_generation_prompt": not prompt.continue_final,
         }
 

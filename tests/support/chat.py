@@ -57,7 +57,7 @@ def template(name: str, tokenizer=None) -> ChatTemplate:
     return ChatTemplate(source(name), tokenizer or Names({text: n for n, text in enumerate(names)}, bos, eos))
 
 
-def message(role: str, content: str | None = "", **more) -> dict:
+def message(role: str, content: str = "", **more) -> dict:
     return {"role": role, "content": content, **more}
 
 
