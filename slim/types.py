@@ -1,4 +1,6 @@
-"""The vocabulary that every layer shares: frozen records that pickle, but for a constraint. Knows no JSON, no trio and no engine.
+"""The vocabulary that every layer shares: frozen records that pickle, but for a constraint.
+
+Knows no JSON, no trio and no engine.
 
 Times are seconds on one monotonic clock (the scheduler's), durations are seconds, lengths are tokens.
 """

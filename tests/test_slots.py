@@ -71,7 +71,29 @@ def test_the_oldest_prompt_gets_the_budget_first() -> None:
     table.remove("a")
     table.add(make_job("late", tokens=5))
     plan = [(chunk.slot.job.id, chunk.start, chunk.end, chunk.completes) for chunk in table.prefill(7)]
-    assert plan == [("b", 0, 5, True), ("c", 0, 2, False)]
+    assert plan == [("b", 0, 5, True)]
+
+
+def test_a_prompt_is_cut_at_the_same_places_whatever_runs_beside_it() -> None:
+    """Other cuts give other logits: from 64 rows of a sequence on llama.cpp takes another kernel."""
+    for others in ([], [3], [5, 1], [8, 8]):
+        table = SlotTable(4)
+        for number, tokens in enumerate(others):
+            table.add(make_job(f"other {number}", tokens=tokens))
+        slot = table.add(make_job("a", tokens=21))
+        cuts = []
+        while slot.prefilling:
+            cuts += [(chunk.start, chunk.end) for chunk in table.prefill(8) if chunk.slot is slot]
+            advance(table, 8)
+        assert cuts == [(0, 8), (8, 16), (16, 21)]
+
+
+def test_what_the_budget_leaves_goes_to_a_prompt_that_fits_whole() -> None:
+    table = SlotTable(3)
+    for name, tokens in (("a", 5), ("b", 5), ("c", 2)):
+        table.add(make_job(name, tokens=tokens))
+    assert plan(table, 7) == [("a", 0, 5), ("c", 0, 2)]
+    assert plan(table, 7) == [("b", 0, 5)]
 
 
 ADD = st.tuples(st.just("add"), st.integers(1, 20))
@@ -93,10 +115,12 @@ def test_any_history_keeps_numbers_unique_and_steps_within_the_budget(history: l
             assert table.remove(str(number)) is running.pop(str(number), None)
         elif action == "step":
             chunks, decoding = table.prefill(number), table.decoding()
-            missing = sum(len(slot.job.tokens) - slot.held for slot in running.values() if slot.prefilling)
-            assert sum(chunk.end - chunk.start for chunk in chunks) == min(number, missing)
+            left = [len(slot.job.tokens) - slot.held for slot in running.values() if slot.prefilling]
+            sizes = [chunk.end - chunk.start for chunk in chunks]
+            assert sum(sizes) <= number
+            assert sizes[:1] == [min(number, size) for size in left[:1]]
             assert all(chunk.start == chunk.slot.held < chunk.end for chunk in chunks)
-            assert all(chunk.completes for chunk in chunks[:-1])
+            assert all(chunk.completes or chunk.end - chunk.start == number for chunk in chunks)
             assert {slot.number for slot in decoding} == {s.number for s in running.values() if not s.prefilling}
             advance(table, number)
         assert table.held == sum(slot.held for slot in running.values())
@@ -130,7 +154,7 @@ def test_a_sibling_that_waits_leaves_the_budget_to_others() -> None:
     table = SlotTable(4)
     for one in (sibling("a"), sibling("b"), sibling("other", prompt="q"), make_job("alone", 5)):
         table.add(one)
-    assert plan(table, 14) == [("a", 0, 10), ("other", 0, 4)]
+    assert plan(table, 15) == [("a", 0, 10), ("alone", 0, 5)]
 
 
 def test_when_the_oldest_leaves_within_its_prompt_the_next_one_computes_it() -> None:

@@ -176,20 +176,22 @@ class SlotTable:
     def prefill(self, budget: int) -> list[Chunk]:
         """Prompt chunks for this step, at most `budget` tokens together, oldest job first.
 
-        At most SCORED of them are tokens of prompts that are scored. A slot that waits for another's KV has none.
+        A prompt is cut at multiples of `budget` and nowhere else, whatever runs beside it: how many rows a sequence has
+        in a step decides which kernels compute them, and so the last bits of its logits. At most SCORED tokens are of
+        prompts that are scored; so few may be cut anywhere. A slot that waits for another's KV has none.
         """
         chunks: list[Chunk] = []
-        scored, computing = SCORED, set[str]()
+        whole, scored, computing = budget, SCORED, set[str]()
         for slot in self._by_id.values():
             if not slot.prefilling or (slot.shares and not slot.held and slot.job.prompt_id in computing):
                 continue
             computing.add(slot.job.prompt_id)
-            room = min(budget, scored) if slot.scores_prompt else budget
-            end = min(slot.held + room, len(slot.job.tokens))
-            if end > slot.held:
-                chunks.append(Chunk(slot, slot.held, end))
-                budget -= end - slot.held
-                scored -= end - slot.held if slot.scores_prompt else 0
+            left = len(slot.job.tokens) - slot.held
+            size = min(left, budget, scored) if slot.scores_prompt else min(left, whole)
+            if 0 < size <= budget:
+                chunks.append(Chunk(slot, slot.held, slot.held + size))
+                budget -= size
+                scored -= size if slot.scores_prompt else 0
         return chunks
 
     def _source(self, slot: Slot) -> int | None:
