@@ -11,12 +11,17 @@ from jsonschema import Draft202012Validator
 from support import schemas
 from support.server import Server
 
-pytestmark = pytest.mark.clients
+pytestmark = pytest.mark.evaluation
 
 SUPPORTED = schemas.supported()
 UNSUPPORTED = schemas.unsupported()
 SAMPLING = {"temperature": 0, "frequency_penalty": 1}
-"""Without the penalty the model ends no number: 100000…, where the schema sets no bound."""
+CLOSING, END_BIAS, CLOSING_BIAS = (
+    ('"', '"}', "}", "}}", '"]', "]", '"},', '","', "]}", '", "', '"]}', "}]", '"}]'),
+    30,
+    6,
+)
+"""Where a schema sets no bound the model writes on for ever: 100000… So what ends a value, or the text, is likelier."""
 PARAM = "response_format.json_schema.schema"
 CUT_AT_MOST = 10
 """Answers that a small model may leave unfinished at its limit of tokens."""
@@ -26,15 +31,24 @@ CUT_AT_MOST = 10
 def ask(server: Server):
     """Sends one schema after the other, eight at a time, and gives the answers by name."""
 
-    def one(client: httpx.Client, schema: object) -> httpx.Response:
+    def tokens(client: httpx.Client, text: str) -> list[int]:
+        return client.post("/tokenize", json={"content": text}).json()["tokens"]
+
+    def biases(client: httpx.Client) -> dict[str, float]:
+        closing = [ids[0] for ids in (tokens(client, text) for text in CLOSING) if len(ids) == 1]
+        (end,) = tokens(client, "<|im_end|>")
+        return {str(token): CLOSING_BIAS for token in closing} | {str(end): END_BIAS}
+
+    def one(client: httpx.Client, schema: object, bias: dict[str, float]) -> httpx.Response:
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         messages = [{"role": "user", "content": "Answer in JSON."}]
-        body = {"messages": messages, "max_tokens": 500, "response_format": form, **SAMPLING}
-        return client.post("/v1/chat/completions", json=body)
+        body = {"messages": messages, "max_tokens": 500, "response_format": form, "logit_bias": bias}
+        return client.post("/v1/chat/completions", json=body | SAMPLING)
 
     def every(named: dict[str, object]) -> dict[str, httpx.Response]:
         with httpx.Client(base_url=server.url, timeout=600) as client, ThreadPoolExecutor(8) as pool:
-            return dict(zip(named, pool.map(lambda schema: one(client, schema), named.values()), strict=True))
+            bias = biases(client)
+            return dict(zip(named, pool.map(lambda schema: one(client, schema, bias), named.values()), strict=True))
 
     return every
 
