@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from slim.types import Dry, EngineJob, Finished, FinishReason, Mirostat, Sampling, Segment, Token, Xtc
 from support import tiny_bert
@@ -634,3 +635,24 @@ def test_mlock_locks_the_weights_or_says_that_it_could_not(caplog: pytest.LogCap
         engine.close()
         warned = any("SLM_MLOCK has no effect" in message for message in caplog.messages)
         assert (is_locked or warned) == mlock
+
+
+def test_a_long_prompt_has_the_scores_that_it_has_alone() -> None:
+    """From 64 rows of a sequence on llama.cpp takes another kernel: who else reads a prompt must not decide."""
+    engine = make_engine(slots=4, prefill_chunk=128)
+    engine.load()
+    try:
+
+        def long(name: str) -> EngineJob:
+            return evolve(job(engine, name, f"{LONG} {LONG}", max_tokens=3), logprobs=0)
+
+        def scores(outputs: dict[str, Output]) -> list[float | None]:
+            return [score.logprob for score in outputs["long"].scores]
+
+        alone = scores(run(engine, [long("long")]))
+        others = [job(engine, str(number), text, max_tokens=3) for number, text in enumerate(PROMPTS[:2])]
+        beside = scores(run(engine, [*others, long("long"), long("again")]))
+    finally:
+        engine.close()
+    assert len(alone) == 3
+    assert beside == alone
