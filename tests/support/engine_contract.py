@@ -126,7 +126,7 @@ def load_says_what_the_engine_can_hold(make: EngineMaker) -> None:
 
 
 def more_jobs_than_slots_are_refused(make: EngineMaker) -> None:
-    engine = loaded(make, slots=2)
+    engine = loaded(make, slots=2, prefill_chunk=64)
     for name in "ab":
         engine.add(job(engine, name))
     with pytest.raises(RuntimeError):
