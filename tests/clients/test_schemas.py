@@ -14,7 +14,8 @@ from support.server import Server
 pytestmark = pytest.mark.evaluation
 
 SUPPORTED = schemas.supported()
-UNSUPPORTED = schemas.unsupported()
+UNSUPPORTED = {name: case for name, case in schemas.unsupported().items() if r"\ud800" not in str(case)}
+"""But for half a surrogate pair, which no client's JSON holds and the body's reader refuses."""
 SAMPLING = {"temperature": 0, "frequency_penalty": 1}
 CLOSING, END_BIAS, CLOSING_BIAS = (
     ('"', '"}', "}", "}}", '"]', "]", '"},', '","', "]}", '", "', '"]}', "}]", '"}]'),
