@@ -447,3 +447,11 @@ A, B = {"properties": {"a": {"type": "null"}}}, {"properties": {"b": {"type": "n
 )
 def test_an_object_that_names_its_properties_gets_no_others(schema, good, bad):
     honours("json_schema", schema, good, bad)
+
+
+def test_patterns_that_would_have_to_be_intersected_are_few():
+    many = {"allOf": [{"type": "string", "pattern": f"a.{{{number}}}b"} for number in range(40)]}
+    assert "patterns may be merged" in refusal("json_schema", many)
+    named = {f"p{number}": one for number, one in enumerate(many["allOf"])}
+    by_name = {"allOf": [{"$ref": f"#/$defs/{name}"} for name in named], "$defs": named}
+    assert "patterns may be merged" in refusal("json_schema", by_name)

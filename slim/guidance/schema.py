@@ -25,6 +25,8 @@ double with each level in the worst case: 1,000 at the end of a chain take 0.5 s
 MAX_OPTIONAL = 400
 """Optional properties of one object. llguidance's parser holds four items for each, at most 2,000, and works on all of
 them at once: 400 make a mask of 1.4 ms."""
+MAX_JOINT_PATTERNS = 4
+"""Patterns that llguidance may have to intersect. Forty such as `a.{20}b` took minutes and gigabytes."""
 MAX_PATTERNS = 30
 """Patterns of one `patternProperties`. llguidance compares each with each."""
 
@@ -74,6 +76,7 @@ class _Reader:
         self._waiting: list[tuple[object, Place, str]] = []
         """Definitions still to be read."""
         self._tasks: list[_Task] = []
+        self._joint_patterns = 0
         self._sizes: dict[str, int] = {}
         self._merged: dict[str, list[str]] = {}
         """Definition -> how many schemas are in it, and which definitions are merged into it."""
@@ -91,6 +94,9 @@ class _Reader:
             if levels > MAX_LEVELS:
                 raise place.error(f"the schema and its definitions have more than {MAX_LEVELS} levels together")
         self._close_objects()
+        for name in (name for names in self._merged.values() for name in names):
+            if isinstance(trees.get(name), dict) and "pattern" in trees[name]:
+                self._count_joint_pattern(self._place)
         if _merged_size(self._sizes, self._merged) > MAX_MERGED:
             raise self._place.error(f"$ref beside other restrictions makes it larger than {MAX_MERGED:,} schemas")
         root = trees.pop(ROOT)
@@ -146,9 +152,16 @@ class _Reader:
             values.write_exclusive_bounds(clean)
         if "format" in clean:
             _write_format(clean)
+        if task.merged and "pattern" in clean:
+            self._count_joint_pattern(place.at("pattern"))
         if not task.merged and _names_all(clean):
             self._closable.append((task.tree, clean))
         return clean
+
+    def _count_joint_pattern(self, place: Place) -> None:
+        self._joint_patterns += 1
+        if self._joint_patterns > MAX_JOINT_PATTERNS:
+            raise place.error(f"at most {MAX_JOINT_PATTERNS} patterns may be merged with others")
 
     def _close_objects(self) -> None:
         """An object that names its properties gets no others: a small model invents them until it is cut off.
