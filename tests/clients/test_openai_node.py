@@ -54,7 +54,7 @@ def test_an_answer_with_a_schema(findings):
 
 def test_an_error_is_the_clients_own(findings):
     check_refusal(findings["wrong_field"], "BadRequestError", "logit_bias")
-    assert findings["wrong_field"]["status_code"] == 400
+    assert (findings["wrong_field"]["status_code"], findings["wrong_field"]["param"]) == (400, "logit_bias")
 
 
 def test_a_stream_that_is_left_leaves_nothing_behind(findings, server: Server):

@@ -5,6 +5,7 @@ import pytest
 from support.checks import (
     check_answer,
     check_call,
+    check_call_id,
     check_city,
     check_refusal,
     check_scores,
@@ -87,6 +88,7 @@ def test_a_streamed_tool_call_comes_in_pieces(findings):
     whole = findings["tool_call"]["call"]["choices"][0]["message"]["tool_calls"][0]["function"]
     assert {call["index"] for call in calls} == {0}
     assert calls[0]["function"]["name"] == whole["name"]
+    check_call_id(calls[0]["id"])
     assert [call for call in calls[1:] if "id" in call] == []
     assert len(calls) > 4
     assert "".join(call["function"].get("arguments") or "" for call in calls) == whole["arguments"]
@@ -110,16 +112,17 @@ def test_a_json_object(findings):
 
 
 @pytest.mark.parametrize(
-    ("finding", "raised", "named"),
+    ("finding", "raised", "named", "param"),
     [
-        ("wrong_field", "BadRequestError", "logit_bias"),
-        ("wrong_value", "BadRequestError", "temperature"),
-        ("wrong_schema", "BadRequestError", "not"),
-        ("missing_route", "NotFoundError", "/openapi.json"),
+        ("wrong_field", "BadRequestError", "logit_bias", "logit_bias"),
+        ("wrong_value", "BadRequestError", "temperature", "temperature"),
+        ("wrong_schema", "BadRequestError", "not", "response_format.json_schema.schema.properties.a.not"),
+        ("missing_route", "NotFoundError", "/openapi.json", None),
     ],
 )
-def test_an_error_is_the_clients_own(findings, finding, raised, named):
+def test_an_error_is_the_clients_own_and_names_the_field(findings, finding, raised, named, param):
     check_refusal(findings[finding], raised, named)
+    assert findings[finding]["param"] == param
 
 
 def test_models_are_listed_and_found(findings):

@@ -29,10 +29,14 @@ def check_call(body: dict[str, Any], name: str = "get_weather") -> None:
     (choice,) = body["choices"]
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
-    assert re.fullmatch("call_[0-9A-Za-z]{8,}", call["id"])
+    check_call_id(call["id"])
     assert (call["type"], call["function"]["name"]) == ("function", name)
     check_weather(json.loads(call["function"]["arguments"]))
     assert not choice["message"]["content"]
+
+
+def check_call_id(made: str) -> None:
+    assert re.fullmatch("call_[0-9A-Za-z]{8,}", made)
 
 
 def check_weather(arguments: Any) -> None:
