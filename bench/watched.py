@@ -1,7 +1,8 @@
-"""`slim-serve serve` under a trio Instrument: it prints the event-loop time before the first bytes of each stream.
+"""`slim-serve serve` under a trio Instrument: two event-loop times of each stream, until its body was there and until
+its first bytes went out.
 
-It is the CPU time of all tasks of the process together, hypercorn's and the run loop's too, from the moment when the
-idle loop woke for the request. One request at a time, or the figures mean nothing.
+They are the CPU time of all tasks of the process together, hypercorn's too, from the moment when the idle loop woke for
+the request. One request at a time with a pause between, or the figures mean nothing.
 """
 
 import functools
@@ -14,14 +15,14 @@ from trio.abc import Instrument
 
 from slim import cli
 from slim.web.app import App
-from slim.web.http import Reply
+from slim.web.http import Reply, Request
 
 
 class Busy(Instrument):
     """Adds up the seconds that tasks run."""
 
     def __init__(self) -> None:
-        self.total = self.at_idle = 0.0
+        self.total = self.at_idle = self.at_body = 0.0
         self.serving = 0
         self._began = 0.0
 
@@ -40,10 +41,13 @@ class Busy(Instrument):
         """The running step included."""
         return self.total + time.thread_time() - self._began
 
+    def show(self) -> None:
+        print(self.at_body - self.at_idle, self.now - self.at_idle, flush=True)
+
 
 def main() -> int:
     busy = Busy()
-    call, events = App.__call__, Reply.events
+    call, body, events = App.__call__, Request.body, Reply.events
 
     async def watched_call(self: App, *arguments: Any) -> None:
         is_request = arguments[0]["type"] == "http"
@@ -53,12 +57,18 @@ def main() -> int:
         finally:
             busy.serving -= is_request
 
+    async def watched_body(self: Request, *arguments: Any) -> bytes:
+        data = await body(self, *arguments)
+        busy.at_body = busy.now
+        return data
+
     async def watched_events(self: Reply, data: bytes, *, last: bool) -> None:
         if self.status == 499:
-            print(busy.now - busy.at_idle, flush=True)
+            busy.show()
         await events(self, data, last=last)
 
     App.__call__ = watched_call  # type: ignore[method-assign]
+    Request.body = watched_body  # type: ignore[method-assign]
     Reply.events = watched_events  # type: ignore[method-assign]
     trio.run = functools.partial(trio.run, instruments=[busy])
     return cli.main(sys.argv[1:])

@@ -339,6 +339,24 @@ async def test_a_step_that_hangs_is_reported_as_stalled_until_it_returns(autojum
             assert w.scheduler.readiness().status == "ready"
 
 
+LONG_PROMPT = "one two three four five six seven eight nine ten"
+
+
+async def test_a_prompt_that_takes_long_is_no_stall(autojump_clock: MockClock) -> None:
+    async with world([engine(1, prefill_chunk=1)], stall_s=10.0) as w:
+        with w.scheduler.submit([ask(1, LONG_PROMPT)], "r"):
+            for _ in range(18):
+                await settle(1.0)
+                assert w.scheduler.readiness().status == "ready"
+
+
+async def test_the_cache_of_a_prompt_is_counted_while_it_is_computed(autojump_clock: MockClock) -> None:
+    async with world([engine(1, prefill_chunk=1)]) as w:
+        with w.scheduler.submit([ask(1, LONG_PROMPT)], "r"):
+            await settle(8.5)
+            assert w.scheduler.statistics().kv_used == 8
+
+
 async def test_an_idle_server_is_never_stalled(autojump_clock: MockClock) -> None:
     async with world([engine(1)], stall_s=10.0) as w:
         await run(w, ask(2))

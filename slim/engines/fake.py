@@ -70,7 +70,7 @@ class FakeEngine:
     def add(self, job: EngineJob) -> None:
         """Raises ValueError for a token id that is none."""
         named = (*job.tokens, *job.stop_token_ids, *job.shown, *(token for token, _ in job.sampling.logit_bias))
-        if any(not 0 <= token < SIZE for token in named):
+        if min(named) < 0 or max(named) >= SIZE:
             raise ValueError("a token id is outside the model's vocabulary")
         self._share()
         slot = self._table.add(job)

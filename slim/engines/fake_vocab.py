@@ -8,6 +8,7 @@ counted as a reader counts, a word or a run of white space each, but can't be tu
 import re
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ..types import Segment
 
@@ -103,5 +104,10 @@ class FakeTokenizer:
         return tuple(tokens)
 
 
+@lru_cache(SIZE)
+def _word_id(word: str) -> int:
+    return token_id(word.encode("utf-8", "replace"))
+
+
 def _words(text: str) -> list[int]:
-    return [token_id(word.encode("utf-8", "replace")) for word in _WORD.findall(text)]
+    return list(map(_word_id, _WORD.findall(text)))

@@ -124,6 +124,11 @@ class Report:
     prompt_scores: tuple[PromptScores, ...] = ()
     """In order, before the tokens."""
 
+    @property
+    def is_news(self) -> bool:
+        """Says more than how far prompts are."""
+        return bool(self.tokens) or not all(isinstance(event, Progress) for event in self.events)
+
 
 @define(eq=False)
 class Replica:

@@ -68,6 +68,7 @@ class Scheduler:
             self._on_event,
             metrics.step,
             self._wake,
+            lambda: bool(self._curious),
             drive,
             chat_template,
         )
@@ -133,6 +134,7 @@ class Scheduler:
         return self._replicas.readiness(trio.current_time())
 
     def statistics(self) -> Statistics:
+        self._replicas.read_reports()
         loaded = self._replicas.loaded
         return Statistics(
             queued=self._policy.count(JobState.RESERVED, JobState.QUEUED, JobState.POSTED),

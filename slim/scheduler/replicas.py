@@ -1,7 +1,8 @@
 """What the scheduler knows of its replicas: who is loaded, who has room, who stalls, and what they report.
 
-Reports cross from the engine threads through one deque and at most one wake-up of the event loop per step. Knows
-nothing of requests and of the order in which they wait.
+Reports cross from the engine threads through one deque and at most one wake-up of the event loop per step, none when
+it only tells how far prompts are and nobody asked: such a report is read with the next. Knows nothing of requests and
+of the order in which they wait.
 """
 
 from collections import deque
@@ -77,6 +78,8 @@ class ReplicaSet:
     on_event: Callable[[JobEvent, float], None]
     on_step: Callable[[int], None]
     on_change: Callable[[], None]
+    watched: Callable[[], bool]
+    """Whether anybody wants to know how far prompts are. Asked on the engine threads."""
     drive: Callable[[Replica], Awaitable[None]]
     chat_template: str | None = None
     model: Model | None = None
@@ -92,9 +95,9 @@ class ReplicaSet:
 
         def deliver(report: Report) -> None:
             self._reports.append(report)
-            if not self._called:  # one call reads all that has come by then
+            if not self._called and (report.is_news or self.watched()):  # one call reads all that has come by then
                 self._called = True
-                token.run_sync_soon(self._read_reports)
+                token.run_sync_soon(self.read_reports)
 
         self.books = [ReplicaBook(replica, clock()) for replica in self.make(deliver, clock)]
         for book in self.books:
@@ -104,7 +107,8 @@ class ReplicaSet:
         for book in self.books:
             book.replica.stop()
 
-    def _read_reports(self) -> None:
+    def read_reports(self) -> None:
+        """Take in what has come. Without it `serving`, `readiness` and the books may be a prompt's step behind."""
         self._called = False  # before reading: a report that comes from now on calls again
         changed = False
         while self._reports:
@@ -153,6 +157,7 @@ class ReplicaSet:
         return next((book for book in self.books if job_id in book.jobs), None)
 
     def readiness(self, now: float) -> Readiness:
+        self.read_reports()  # a long prompt's steps show that its replica doesn't stall
         if self.serving(now):
             return Readiness("ready")
         if any(b.info is None and b.error is None for b in self.books):
