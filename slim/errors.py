@@ -3,7 +3,8 @@
 SlimError
 ├── ConfigError                 a setting, a flag or a path is wrong: the process does not start
 ├── InvalidRequest              the client's request can't be honoured as it is
-│   └── ContextLengthExceeded
+│   ├── ContextLengthExceeded
+│   └── Unanswerable            the model was at work before that showed
 ├── Unavailable                 the server can't take the request now; a later try may work
 │   ├── ModelLoading
 │   ├── ModelFailed
@@ -42,6 +43,10 @@ class ContextLengthExceeded(InvalidRequest):
             "Please reduce the length of the prompt.",
             param=param,
         )
+
+
+class Unanswerable(InvalidRequest):
+    """The request's own grammar hit a limit while it was answered, or its fields left no token to choose."""
 
 
 class Unavailable(SlimError):

@@ -28,6 +28,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     ENGINE_ERROR = "engine_error"
+    UNANSWERABLE = "unanswerable"
     SHUTDOWN = "shutdown"
 
 
@@ -176,11 +177,11 @@ class Constraint(Protocol):
     """What one job's output may still be. Belongs to the engine's thread from `Engine.add` on."""
 
     def mask(self) -> bytes:
-        """The tokens that may come next: one bit per id, lowest first. Raises RuntimeError when a limit is hit."""
+        """The tokens that may come next: one bit per id, lowest first. Raises Unanswerable when a limit is hit."""
         ...
 
     def accept(self, token_id: int) -> None:
-        """The token was chosen. Raises RuntimeError when the mask doesn't have it."""
+        """The token was chosen. Raises Unanswerable when the mask doesn't have it."""
         ...
 
     @property
@@ -307,6 +308,8 @@ class Failed:
 
     job_id: str
     error: str
+    unanswerable: bool = False
+    """The request is at fault, and `error` is for its client to read; else the engine is."""
 
 
 EngineEvent = Progress | Token | PromptScores | Embedding | Finished | Failed

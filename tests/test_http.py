@@ -237,6 +237,26 @@ async def test_an_engine_fault_is_500_or_an_event_and_the_server_serves_on(autoj
         assert (await client.get("/readyz")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "reason"),
+    [
+        ({"regex": "(a*)*" * 700}, "regex", "The grammar can't go on"),
+        ({"regex": "\u00e9", "logit_bias": {"195": -100}}, "regex", "No token may come"),
+    ],
+    ids=["limit", "nothing left"],
+)
+async def test_a_grammar_that_ends_in_nothing_is_the_requests_fault(
+    autojump_clock: MockClock, fields: dict[str, Any], param: str, reason: str
+) -> None:
+    async with world() as w, w.client() as client:
+        response = await complete(client, **fields)
+        assert response.status_code == 400
+        error = error_of(response)
+        assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "unanswerable", param)
+        assert error["message"].startswith(reason)
+        assert w.metric("slm_requests_total", outcome="unanswerable") == 1
+
+
 async def test_a_handler_that_raises_is_an_openai_shaped_500(autojump_clock: MockClock, monkeypatch: Any) -> None:
     async with world() as w, w.client() as client:
 
@@ -485,7 +505,7 @@ async def test_metrics_are_in_prometheus_format_with_all_names(autojump_clock: M
         assert w.metric("slm_inter_token_latency_seconds_sum") == pytest.approx(4.0)
         assert w.metric("slm_batch_size_bucket", le="1.0") == 5
         assert w.metric("slm_replicas") == 1
-        for outcome in ("ok", "timeout", "cancelled", "engine_error", "shutdown"):
+        for outcome in ("ok", "timeout", "cancelled", "engine_error", "unanswerable", "shutdown"):
             assert f'slm_requests_total{{outcome="{outcome}"}}' in response.text
 
 

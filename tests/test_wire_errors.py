@@ -20,6 +20,7 @@ WORDS = [
     (errors.Draining("m"), 503, "service_unavailable_error", "draining"),
     (errors.DeadlineExceeded(30.0), 504, "timeout_error", "deadline_exceeded"),
     (errors.RequestCancelled("m"), 499, "invalid_request_error", None),
+    (errors.Unanswerable("m"), 400, "invalid_request_error", "unanswerable"),
     (errors.EngineFailed("m"), 500, "server_error", "engine_error"),
     (InvalidApiKey("m"), 401, "invalid_request_error", "invalid_api_key"),
     (HttpError(403, "m"), 403, "invalid_request_error", None),

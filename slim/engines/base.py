@@ -89,7 +89,7 @@ class Engine(Protocol):
         """One batched forward over the jobs that run: at most one Token for each. Empty when none runs.
 
         Raises an exception when the whole step broke; the caller then counts every running job as failed and calls
-        `reset`. A fault of one job alone is a Failed event: its constraint raises RuntimeError, or forbids all tokens.
+        `reset`. A fault of one job alone is a Failed event: its constraint raises Unanswerable, or forbids all tokens.
         In a step a job's events come in this order: Progress, PromptScores, Token, Finished or Failed.
         """
         ...

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import evolve
 
+from ..errors import Unanswerable
 from ..types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, TokenScore
 from .fake_model import FakeModel, name
 from .fake_vocab import END, PIECES, SIZE, TEMPLATE, FakeTokenizer, token_id
@@ -132,13 +133,13 @@ class FakeEngine:
         else:
             try:
                 events += self._chosen(slot)
-            except RuntimeError as error:
-                events.append(Failed(job.id, str(error)))
+            except Unanswerable as error:
+                events.append(Failed(job.id, str(error), unanswerable=True))
         if isinstance(events[-1], Finished | Failed):
             self._table.remove(job.id)
 
     def _chosen(self, slot: Slot) -> list[EngineEvent]:
-        """Raises RuntimeError where the job can't go on."""
+        """Raises Unanswerable where the job can't go on."""
         job, model = slot.job, self._models[slot.number]
         token = model.choose()
         if slot.ends(token, END):

@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from math import log
 
+from ..errors import Unanswerable
 from ..types import EngineJob, TokenScore
 from .fake_vocab import CONTROL, END, FIRST_HASHED, FIRST_WORD, PIECES, SIZE, WORDS
 
@@ -32,7 +33,7 @@ class FakeModel:
         self._made = 0
 
     def choose(self) -> int:
-        """The next token. Raises RuntimeError where none may come, and what the constraint raises."""
+        """The next token. Raises Unanswerable where none may come, and what the constraint raises."""
         job, banned = self._job, self._banned()
         if job.constraint is not None:
             token = self._allowed(int.from_bytes(job.constraint.mask(), "little"), banned)
@@ -41,7 +42,7 @@ class FakeModel:
             words = islice(self._words, PATIENCE)
             token = forced[0] if forced else next((one for one in words if one not in banned), -1)
         if token < 0:
-            raise RuntimeError("no token may come next: the request forbids all of them")
+            raise Unanswerable("No token may come next: the request forbids all of them.")
         return token
 
     def accept(self, token: int) -> None:

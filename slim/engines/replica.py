@@ -98,6 +98,8 @@ class Ended:
     end_score: TokenScore | None = None
     """Of the token that ended it, where it was scored and no stop string came before."""
     error: str | None = None
+    unanswerable: bool = False
+    """The error is the request's fault, and for its client to read."""
 
 
 ReplicaEvent = Ready | Broken | Started | Progress | Embedding | Ended
@@ -305,7 +307,7 @@ class Replica:
             end_score = None if text.stopped else event.score
             self._leave(Ended(event.job_id, reason, tail, text.take_scores(), end_score))
         else:
-            self._leave(Ended(event.job_id, error=event.error))
+            self._leave(Ended(event.job_id, error=event.error, unanswerable=event.unanswerable))
 
     def _leave(self, ended: Ended) -> None:
         del self._texts[ended.job_id]

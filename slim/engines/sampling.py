@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import Unanswerable
 from ..types import EngineJob, Mirostat, Sampling, TokenScore
 
 GREEDY_BELOW = 1e-5
@@ -29,8 +30,8 @@ Array = Any
 """A numpy array of float32, or of indices. Any, so that types can be checked without numpy."""
 
 
-class NoTokenError(RuntimeError):
-    """No next token can be chosen. The text is one line."""
+class BadLogitsError(RuntimeError):
+    """The model's output is no numbers. The text is one line."""
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -96,7 +97,7 @@ class Sampler:
     def choose(self, row: Array) -> int:
         """The next token by these logits, which stay as they are.
 
-        Raises RuntimeError when no token may come (NoTokenError), and what the constraint's mask raises.
+        Raises Unanswerable when no token may come, what the constraint's mask raises, and BadLogitsError.
         """
         with np.errstate(over="ignore"):
             if self._changes_logits:
@@ -252,7 +253,7 @@ def likeliest(row: Array, count: int) -> Array:
 def score(row: Array, token: int, count: int, name: Callable[[int], bytes]) -> TokenScore:
     """How likely `token` was by these logits, as they came from the model, and the `count` likeliest in its place.
 
-    Raises NoTokenError when the logits are no numbers.
+    Raises BadLogitsError when the logits are no numbers.
     """
     top = row.max()
     _check(top)
@@ -274,9 +275,9 @@ def _keep(kept: Array, ids: Array | None) -> Array:
 def _check(top: Any) -> None:
     """Refuse logits whose highest is this."""
     if top < ALLOWED_ABOVE:
-        raise NoTokenError("no token may come next: the request forbids all of them")
+        raise Unanswerable("No token may come next: the request forbids all of them.")
     if not np.isfinite(top):
-        raise NoTokenError("the model's output is not a number")
+        raise BadLogitsError("the model's output is not a number")
 
 
 def _place(weights: Array, chance: float) -> int:

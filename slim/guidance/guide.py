@@ -11,7 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ..engines.base import Tokenizer
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, Unanswerable
 from ..types import Grammar, Segment
 from . import texts
 from .places import Place
@@ -74,16 +74,16 @@ class Guided:
         return Guided(self._start)
 
     def mask(self) -> bytes:
-        """The tokens that may come next: one bit per id, lowest first. Raises RuntimeError when a limit is hit."""
+        """The tokens that may come next: one bit per id, lowest first. Raises Unanswerable when a limit is hit."""
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise RuntimeError(f"The grammar can't go on: {_reason(self._matcher)}.")
+            raise Unanswerable(f"The grammar can't go on: {_reason(self._matcher)}.")
         return bits
 
     def accept(self, token_id: int) -> None:
-        """The token was chosen. Raises RuntimeError when the mask doesn't have it, and when a limit is hit."""
+        """The token was chosen. Raises Unanswerable when the mask doesn't have it, and when a limit is hit."""
         if not self._matcher.consume_token(token_id):
-            raise RuntimeError(f"The grammar can't take token {token_id}: {_reason(self._matcher)}.")
+            raise Unanswerable(f"The grammar can't take token {token_id}: {_reason(self._matcher)}.")
 
     @property
     def complete(self) -> bool:

@@ -29,6 +29,7 @@ _WORDS = re.compile(
     | (?P<nested>%(?:json|lark)\b)
     | (?P<control><[^<>\s]+>)
     | (?P<reference>@)
+    | (?P<joint>&|~(?!\s*\d))
     | (?P<option>\b(?:temperature|stop|stop_capture)\s*=)
     | (?P<open>[(\[{])
     | (?P<close>[)\]}])
@@ -42,6 +43,7 @@ _REASONS = {
     "nested": "%json and %lark can't be honoured. Ask for the schema itself in place of the grammar",
     "control": "control tokens can't be written in a request's grammar",
     "reference": "@ refers to other grammars, and a request has only one",
+    "joint": "& and ~ can't be honoured: such a grammar may compile for minutes",
     "option": "temperature, stop and stop_capture can't be honoured in a grammar",
 }
 

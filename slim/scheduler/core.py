@@ -19,7 +19,7 @@ import trio
 from attrs import frozen
 
 from ..engines.replica import Ended, Replica, Report, Started
-from ..errors import DeadlineExceeded, EngineFailed, InvalidRequest, RequestCancelled, SlimError
+from ..errors import DeadlineExceeded, EngineFailed, InvalidRequest, RequestCancelled, SlimError, Unanswerable
 from ..metrics import Metrics
 from ..policy import JobState, Policy
 from ..preparation import Model, with_choice
@@ -351,6 +351,10 @@ class Scheduler:
         job.end_score = event.end_score
         if event.reason is not None:
             self._end(job, Outcome.OK, reason=event.reason)
+        elif event.unanswerable:
+            grammar = job.request.grammar
+            error = Unanswerable(str(event.error), None if grammar is None else grammar.param)
+            self._end(job, Outcome.UNANSWERABLE, error=error)
         else:
             cause = event.error or "the replica dropped the job"
             self._end(job, Outcome.ENGINE_ERROR, error=EngineFailed(cause))

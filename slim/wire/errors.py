@@ -16,6 +16,7 @@ from ..errors import (
     RequestCancelled,
     SlimError,
     Stalled,
+    Unanswerable,
     Unavailable,
 )
 from . import sse
@@ -59,6 +60,7 @@ _NO_RETRY = ((b"x-should-retry", b"false"),)
 TABLE: dict[type[BaseException], Row] = {
     InvalidRequest: Row(400, "invalid_request_error"),
     ContextLengthExceeded: Row(400, "invalid_request_error", "context_length_exceeded"),
+    Unanswerable: Row(400, "invalid_request_error", "unanswerable"),
     HttpError: Row(400, "invalid_request_error"),
     InvalidApiKey: Row(401, "invalid_request_error", "invalid_api_key"),
     Unavailable: Row(503, "service_unavailable_error"),

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from slim.errors import Unanswerable
+
 
 def bits(tokens: Iterable[int]) -> bytes:
     """A mask that has just these tokens."""
@@ -28,7 +30,7 @@ class OneOf:
     def accept(self, token_id: int) -> None:
         self.accepted.append(token_id)
         if not any(sequence[: len(self.accepted)] == tuple(self.accepted) for sequence in self.sequences):
-            raise RuntimeError(f"token {token_id} was not allowed")
+            raise Unanswerable(f"token {token_id} was not allowed")
 
     @property
     def complete(self) -> bool:
@@ -44,10 +46,10 @@ class Faulty(OneOf):
 
     def mask(self) -> bytes:
         if len(self.accepted) + 1 == self._mask_turn:
-            raise RuntimeError("the grammar is too hard")
+            raise Unanswerable("the grammar is too hard")
         return super().mask()
 
     def accept(self, token_id: int) -> None:
         super().accept(token_id)
         if len(self.accepted) == self._accept_turn:
-            raise RuntimeError("the grammar is lost")
+            raise Unanswerable("the grammar is lost")

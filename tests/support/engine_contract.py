@@ -48,6 +48,7 @@ class Output:
     data: bytes = b""
     reason: FinishReason | None = None
     error: str | None = None
+    unanswerable: bool = False
     progress: list[int] = field(factory=list)
     cached: int = 0
     """Prompt tokens that cost nothing."""
@@ -86,8 +87,8 @@ def step(engine: Engine, into: dict[str, Output]) -> bool:
                 assert cached < done <= total
                 output.progress.append(done)
                 output.cached = cached
-            case Failed(_, error):
-                output.error = error
+            case Failed(_, error, unanswerable):
+                output.error, output.unanswerable = error, unanswerable
             case _:
                 raise AssertionError(event)
     return bool(events)

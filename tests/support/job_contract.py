@@ -255,10 +255,11 @@ def a_constraint_that_breaks_fails_its_own_job_alone(make: EngineMaker) -> None:
     for constraint, made, reason in (
         (Faulty(wanted, mask=2), 1, "the grammar is too hard"),
         (Faulty(wanted, accept=2), 1, "the grammar is lost"),
-        (OneOf(), 0, "no token may come next: the request forbids all of them"),
+        (OneOf(), 0, "No token may come next: the request forbids all of them."),
     ):
         outputs = run(engine, [job(engine, "a", constraint=constraint), job(engine, "b", OTHER)])
         assert (outputs["a"].ids, outputs["a"].error) == (wanted[:made], reason)
+        assert outputs["a"].unanswerable
         assert outputs["b"].ids == expected
         assert engine.kv_used == 0
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import attrs
 from attrs import define, evolve, field, frozen
 
+from ...errors import Unanswerable
 from ...types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, TokenScore
-from ..sampling import Array, score
+from ..sampling import Array, BadLogitsError, score
 from ..slots import SCORED, Chunk, Slot, SlotTable
 from .dry import DryMaker, LlamaSampler
 from .loaded import LlamaOptions, Loaded
@@ -164,14 +165,14 @@ class LlamaEngine:
                 events += self._choose(slot, self._loaded.context.row(last))
             elif not slot.prefilling:
                 events.append(Finished(job.id, FinishReason.LENGTH))
-        except RuntimeError as error:  # its constraint's, or a NoTokenError
-            events.append(Failed(job.id, str(error)))
+        except (Unanswerable, BadLogitsError) as error:
+            events.append(Failed(job.id, str(error), isinstance(error, Unanswerable)))
         if events and isinstance(events[-1], Finished | Failed):
             self.cancel(job.id)
         return events
 
     def _choose(self, slot: Slot, logits: Array) -> list[EngineEvent]:
-        """Raises RuntimeError where the job can't go on."""
+        """Raises Unanswerable and BadLogitsError where the job can't go on."""
         job, sampler, vocab = slot.job, self._samplers[slot.number], self._loaded.vocab
         token = sampler.choose(logits)
         ends = slot.ends(token, vocab.end)
@@ -185,7 +186,7 @@ class LlamaEngine:
         return slot.take(token, data, scored)
 
     def _prompt_scores(self, chunk: Chunk, start: int) -> list[EngineEvent]:
-        """Scores by the rows from batch index `start` on. Raises RuntimeError where the logits are no numbers."""
+        """Scores by the rows from batch index `start` on. Raises BadLogitsError where the logits are no numbers."""
         vocab, job = self._loaded.vocab, chunk.slot.job
 
         def score_at(place: int, token: int) -> TokenScore:
