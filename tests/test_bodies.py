@@ -1,5 +1,6 @@
-"""Large bodies take turns on the event loop."""
+"""Large bodies take turns on the event loop, and what is larger still leaves it."""
 
+import threading
 from itertools import pairwise
 from typing import Any, cast
 
@@ -8,7 +9,7 @@ import trio
 from trio.abc import Instrument
 
 from slim.scheduler import Scheduler
-from slim.web.generation import ROUNDS, SMALL, Bodies, BodyLimits
+from slim.web.generation import LARGE, MANY_SCORES, ROUNDS, SMALL, Bodies, BodyLimits, written
 from slim.web.http import Request
 
 pytestmark = pytest.mark.trio
@@ -63,3 +64,16 @@ async def test_a_large_body_alone_waits_for_nothing() -> None:
 async def test_small_bodies_wait_for_no_turn() -> None:
     done = await rounds_of(*[SMALL] * 3, *[SMALL + 1] * 3)
     assert done[2] <= 2
+
+
+@pytest.mark.parametrize(("size", "leaves"), [(SMALL, False), (LARGE, False), (LARGE + 1, True)])
+async def test_the_largest_bodies_are_parsed_on_a_thread(size: int, leaves: bool) -> None:
+    bodies = Bodies(cast(Scheduler, None), BodyLimits(10**6, 60.0))
+    thread = await bodies.parse(request(b"x" * size), lambda _: threading.get_ident())
+    assert (thread != threading.get_ident()) == leaves
+
+
+@pytest.mark.parametrize(("scores", "leaves"), [(0, False), (MANY_SCORES, False), (MANY_SCORES + 1, True)])
+async def test_many_scores_are_written_on_a_thread(scores: int, leaves: bool) -> None:
+    thread = await written(scores, lambda: b"%d" % threading.get_ident())
+    assert (int(thread) != threading.get_ident()) == leaves

@@ -539,6 +539,19 @@ async def test_an_end_token_is_scored_though_it_is_no_text(autojump_clock: MockC
     assert "".join(choice["text"] for choice in choices) == "a b"
 
 
+async def test_many_scores_come_whole_and_streamed_alike() -> None:
+    body = {"prompt": "word " * 300, "max_tokens": 3, "echo": True, "logprobs": 2}
+    async with world([FakeEngine(context=1000)]) as w, w.client() as client:
+        (choice,) = (await complete(client, **body)).json()["choices"]
+        response = await complete(client, stream=True, **body)
+    chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    parts = [chunk["choices"][0] for chunk in chunks]
+    assert "".join(part["text"] for part in parts) == choice["text"]
+    for name, values in choice["logprobs"].items():
+        assert [value for part in parts if part["logprobs"] for value in part["logprobs"][name]] == values
+    assert len(choice["logprobs"]["tokens"]) == 603
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_new_control_tokens_take_no_room_in_the_text(autojump_clock: MockClock, stream: bool) -> None:
     async with world() as w, w.client() as client:

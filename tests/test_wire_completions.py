@@ -53,19 +53,19 @@ def plain_stream(head=HEAD, include_usage=False):
 
 
 def test_the_whole_answer_has_openais_shape():
-    body = completion_body(HEAD, [TextChoice("héllo", None, FinishReason.LENGTH)], USAGE, TIMINGS)
+    body = completion_body(HEAD, [TextChoice(["héllo"], None, FinishReason.LENGTH)], USAGE, TIMINGS)
     assert json.loads(body) == chunk("héllo", "length", usage=NUMBERS, timings=TIMES)
     assert body.isascii()
 
 
 def test_each_choice_has_its_index_and_its_reason():
-    body = completion_body(HEAD, [TextChoice("a", None, "stop"), TextChoice("b", None, "length")], USAGE, TIMINGS)
+    body = completion_body(HEAD, [TextChoice(["a"], None, "stop"), TextChoice(["b"], None, "length")], USAGE, TIMINGS)
     assert json.loads(body)["choices"] == [*chunk("a", "stop")["choices"], *chunk("b", "length", 1)["choices"]]
 
 
 def test_scores_are_told_where_they_were_asked_for():
     scores = [TokenScore(b"a", None), TokenScore(b"b", -0.5, ((b"b", -0.5),))]
-    body = completion_body(HEAD, [TextChoice("ab", scores, "stop"), TextChoice("", [], "stop")], USAGE, TIMINGS)
+    body = completion_body(HEAD, [TextChoice(["ab"], [scores], "stop"), TextChoice([], [], "stop")], USAGE, TIMINGS)
     first, second = json.loads(body)["choices"]
     assert first["logprobs"] == {
         "tokens": ["a", "b"],
@@ -146,7 +146,7 @@ def test_the_scored_parts_of_a_stream_join_to_the_whole_answers():
     stream = CompletionStream(HEAD, False, scored=True)
     body = stream.events(0, ["a", "", "é"], [(score,) for score in scores])
     parts = [json.loads(event)["choices"][0]["logprobs"] for event in read_events(body)]
-    whole = json.loads(completion_body(HEAD, [TextChoice("aé", scores, "stop")], USAGE, TIMINGS))
+    whole = json.loads(completion_body(HEAD, [TextChoice(["aé"], [scores], "stop")], USAGE, TIMINGS))
     joined = {name: [item for part in parts for item in part[name]] for name in parts[0]}
     assert joined == whole["choices"][0]["logprobs"]
 

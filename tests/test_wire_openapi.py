@@ -163,8 +163,8 @@ def test_the_classes_inside_of_bodies_are_in_the_document():
 @pytest.mark.parametrize(
     ("answer", "name"),
     [
-        (completion_body(HEAD, [TextChoice("a", None, "stop")], USAGE, TIMINGS), "Completion"),
-        (completion_body(HEAD, [TextChoice("ab", SCORES, "length")], USAGE, TIMINGS), "Completion"),
+        (completion_body(HEAD, [TextChoice(["a"], None, "stop")], USAGE, TIMINGS), "Completion"),
+        (completion_body(HEAD, [TextChoice(["ab"], [SCORES], "length")], USAGE, TIMINGS), "Completion"),
         (chat_body(HEAD, [ChatChoice([Content("a")], None, "stop")], USAGE, TIMINGS), "ChatCompletion"),
         (
             chat_body(

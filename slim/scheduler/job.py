@@ -42,6 +42,11 @@ class Update:
     end_score: TokenScore | None = None
     """Of the token that ended the text and is no part of it, where scores were asked for."""
 
+    @property
+    def scored(self) -> int:
+        """Tokens with scores in it."""
+        return sum(map(len, self.scores))
+
 
 @define(eq=False)
 class Bell:

@@ -1,6 +1,7 @@
 """`POST /v1/completions`: the body becomes jobs, their updates become text in OpenAI's older shape."""
 
 import time
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
@@ -36,7 +37,7 @@ class ChoiceSoFar:
     """What has come of one choice."""
 
     pieces: list[str] = field(factory=list)
-    scores: list[TokenScore] = field(factory=list)
+    scores: list[Sequence[TokenScore]] = field(factory=list)
     reason: FinishReason = FinishReason.STOP
 
 
@@ -72,15 +73,14 @@ class CompletionAnswer:
     def gather(self, update: Update) -> None:
         text = self._texts[update.index]
         text.pieces += update.pieces
-        for scores in update.scores:
-            text.scores += scores
+        text.scores += update.scores
         if update.end_score is not None:
-            text.scores.append(update.end_score)
+            text.pieces.append("")
+            text.scores.append((update.end_score,))
         text.reason = update.reason or text.reason
 
     def whole(self) -> bytes:
         choices = [
-            TextChoice("".join(text.pieces), text.scores if self._call.scored else None, text.reason)
-            for text in self._texts
+            TextChoice(text.pieces, text.scores if self._call.scored else None, text.reason) for text in self._texts
         ]
         return completion_body(self._head, choices, self._ticket.usage, self._ticket.timings(0))

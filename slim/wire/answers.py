@@ -1,6 +1,6 @@
 """What the answers of every endpoint that makes text have in common. Knows no endpoint, no HTTP and no engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -31,10 +31,14 @@ class Frame:
     include_usage: bool = False
     """The client asked for a usage chunk: then all others say that they have none."""
 
-    def whole(self, choices: Sequence[Any], usage: Usage, timings: Timings) -> bytes:
-        """An answer that isn't streamed."""
-        body = self._object(choices) | {"usage": usage_object(usage), "timings": timings_object(timings)}
-        return compact(body).encode("ascii")
+    def whole(self, choices: Iterable[Any], usage: Usage, timings: Timings) -> bytes:
+        """An answer that isn't streamed.
+
+        Each choice is written by itself: the encoder holds the interpreter's lock from begin to end.
+        """
+        body = self._object([]) | {"usage": usage_object(usage), "timings": timings_object(timings)}
+        before, after = compact(body).split('"choices":[]', 1)
+        return f'{before}"choices":[{",".join(map(compact, choices))}]{after}'.encode("ascii")
 
     def chunk(self, choice: Any, **more: Any) -> bytes:
         """An event of one choice."""

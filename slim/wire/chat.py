@@ -1,6 +1,7 @@
 """The answers of `POST /v1/chat/completions`: messages, reasoning and tool calls. Knows no HTTP, template or engine."""
 
 from collections.abc import Sequence
+from itertools import count
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -29,7 +30,7 @@ class ChatChoice:
 
 def chat_body(head: Head, choices: Sequence[ChatChoice], usage: Usage, timings: Timings) -> bytes:
     """The answer to a request that isn't streamed. A choice's place is its index."""
-    return Frame(head, _WHOLE).whole(list(map(_whole_choice, range(len(choices)), choices)), usage, timings)
+    return Frame(head, _WHOLE).whole(map(_whole_choice, count(), choices), usage, timings)
 
 
 def _whole_choice(index: int, choice: ChatChoice) -> dict[str, Any]:

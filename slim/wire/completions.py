@@ -1,6 +1,7 @@
 """The answers of `POST /v1/completions`: text in OpenAI's older shape. Knows no HTTP and no engine."""
 
 from collections.abc import Sequence
+from itertools import count
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -18,20 +19,20 @@ _OBJECT = "text_completion"
 class TextChoice:
     """One whole answer."""
 
-    text: str
-    scores: Sequence[TokenScore] | None
-    """Of all its tokens, in order; None when they weren't asked for."""
+    pieces: Sequence[str]
+    scores: Sequence[Sequence[TokenScore]] | None
+    """Of each piece, as they came together; None when they weren't asked for."""
     reason: str
 
 
 def completion_body(head: Head, choices: Sequence[TextChoice], usage: Usage, timings: Timings) -> bytes:
     """The answer to a request that isn't streamed. A choice's place is its index."""
-    return Frame(head, _OBJECT).whole(list(map(_whole_choice, range(len(choices)), choices)), usage, timings)
+    return Frame(head, _OBJECT).whole(map(_whole_choice, count(), choices), usage, timings)
 
 
 def _whole_choice(index: int, choice: TextChoice) -> dict[str, Any]:
-    logprobs = None if choice.scores is None else TextLogprobs().part(choice.text, choice.scores)
-    return _choice(index, choice.text, choice.reason, logprobs)
+    logprobs = None if choice.scores is None else TextLogprobs().whole(choice.pieces, choice.scores)
+    return _choice(index, "".join(choice.pieces), choice.reason, logprobs)
 
 
 @define(eq=False, init=False)

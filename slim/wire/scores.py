@@ -6,6 +6,7 @@ A token's bytes need not be text: a character may be split over several tokens. 
 
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from attrs import define, field
@@ -50,6 +51,11 @@ class TextLogprobs:
             "top_logprobs": [_likeliest(score) for score in scores],
             "text_offset": self._offsets(text, scores),
         }
+
+    def whole(self, pieces: Sequence[str], scores: Sequence[Sequence[TokenScore]]) -> dict[str, Any]:
+        """All parts as one: the same numbers as in a stream."""
+        parts = list(map(self.part, pieces, scores)) or [self.part("", ())]
+        return {name: list(chain.from_iterable(part[name] for part in parts)) for name in parts[0]}
 
     def _offsets(self, text: str, scores: Sequence[TokenScore]) -> list[int]:
         """In characters. A token that is no text takes no room, nor does one of the prompt that its text hasn't."""
