@@ -1,5 +1,6 @@
 """The HTTP contract, over the real hypercorn in memory and in virtual time."""
 
+import gzip
 import itertools
 import json
 from typing import Any
@@ -484,6 +485,16 @@ async def test_both_lengths_at_once_are_refused_and_the_connection_closed(autoju
         response = await client.post(COMPLETIONS, headers=headers, content=b"0\r\n\r\n")
         assert response.status_code == 400
         assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity, br", "nonsense"])
+async def test_a_body_in_a_coding_is_refused_and_not_misread(autojump_clock: MockClock, coding: str) -> None:
+    async with world() as w, w.client() as client:
+        response = await client.post(COMPLETIONS, headers={"Content-Encoding": coding}, content=gzip.compress(b"{}"))
+        assert response.status_code == 415
+        assert "Content-Encoding" in error_of(response)["message"]
+        plain = await client.post(COMPLETIONS, headers={"Content-Encoding": "Identity"}, json={"prompt": "a"})
+        assert plain.status_code == 200
 
 
 async def test_metrics_are_in_prometheus_format_with_all_names(autojump_clock: MockClock) -> None:

@@ -375,6 +375,32 @@ def test_an_answer_may_go_on_with_the_last_message():
     assert error.param == "add_generation_prompt"
 
 
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"tool_calls": [CALL]}, "messages[1].tool_calls"),
+        ({"reasoning_content": "hm"}, "messages[1].reasoning_content"),
+        ({"reasoning": "hm"}, "messages[1].reasoning"),
+    ],
+)
+def test_an_answer_goes_on_with_content_only(more, path):
+    half = {"role": "assistant", "content": "Once", **more}
+    assert refusal(messages=[USER, half], continue_final_message=True).param == path
+    assert prompt(messages=[USER, half, USER]).messages[1]["content"] == "Once"
+
+
+@pytest.mark.parametrize(
+    ("message", "path"),
+    [
+        ({**USER, "reasoning_content": "hm"}, "messages[0].reasoning_content"),
+        ({**USER, "reasoning": "hm"}, "messages[0].reasoning"),
+        ({"role": "assistant", "content": "a", "reasoning_content": "x", "reasoning": "y"}, "messages[0].reasoning"),
+    ],
+)
+def test_reasoning_is_the_assistants_and_said_once(message, path):
+    assert refusal(messages=[message]).param == path
+
+
 # Scores and lengths
 
 

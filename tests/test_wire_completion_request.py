@@ -279,6 +279,8 @@ def test_one_stop_may_be_a_string():
         ([None], "stop[0]"),
         ([["a"]], "stop[0]"),
         (["a", ""], "stop[1]"),
+        ("a" * 1001, "stop"),
+        (["a", "a" * 1001], "stop[1]"),
     ],
 )
 def test_stops_are_strings_with_text(stop, path):

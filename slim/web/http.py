@@ -60,9 +60,15 @@ class Request:
         return str(self.scope["path"])
 
     def check_framing(self) -> None:
-        """Raise HttpError when both lengths are given: a proxy before us may have read another one (RFC 9112, 6.1)."""
+        """Raise HttpError for a body that can't be read for sure.
+
+        400 when both lengths are given: a proxy before us may have read another one (RFC 9112, 6.1). 415 for a coding
+        such as gzip (RFC 9110, 15.5.16).
+        """
         if b"transfer-encoding" in self.headers and b"content-length" in self.headers:
             raise HttpError(400, "Content-Length and Transfer-Encoding must not be sent together.", CLOSE)
+        if self.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+            raise HttpError(415, "The body must be sent as it is, without a Content-Encoding.", CLOSE)
 
     async def body(self, limit: int, scope: trio.CancelScope) -> bytes:
         """The whole body, at most `limit` bytes, read until `scope` ends.

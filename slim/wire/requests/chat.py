@@ -1,6 +1,6 @@
 """The body of `POST /v1/chat/completions`, and the part of it that is the conversation. Knows no HTTP, no template."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from attrs import frozen
@@ -104,11 +104,20 @@ def _conversation_faults(asked: ConversationFields, limits: RequestLimits) -> It
         yield Fault("add_generation_prompt", "can't be true together with continue_final_message")
     if asked.continue_final_message and asked.messages[-1].role != "assistant":
         yield Fault("continue_final_message", "is only allowed when the last message is the assistant's")
+    if asked.continue_final_message:
+        yield from _final_message_faults(asked.messages)
     if asked.add_generation_prompt is False and not asked.continue_final_message:
         yield Fault("add_generation_prompt", "false is only allowed together with continue_final_message: true")
     kwargs = asked.chat_template_kwargs or {}
     if asked.reasoning_effort not in (None, kwargs.get("reasoning_effort", asked.reasoning_effort)):
         yield Fault("reasoning_effort", "differs from the one in chat_template_kwargs: send one of them")
+
+
+def _final_message_faults(messages: Sequence[Message]) -> Iterator[Fault]:
+    """What the answer can't go on with: after a call comes its result, and reasoning stands before the content."""
+    for name in ("tool_calls", "reasoning_content", "reasoning"):
+        if getattr(messages[-1], name):
+            yield Fault(f"messages[{len(messages) - 1}].{name}", "can't be gone on with: only content can")
 
 
 def _size_faults(asked: ConversationFields, limit: int) -> Iterator[Fault]:

@@ -23,6 +23,7 @@ from .form import FormFields, form, form_faults
 from .sampling import SamplingFields, disagreements, first, sampling, sampling_faults
 
 MAX_STOPS = 16  # OpenAI's 4 are too few for common evaluation tasks
+MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKENS = 256
 
 _LENGTHS = ("max_tokens", "max_completion_tokens", "n_predict")
@@ -37,10 +38,16 @@ def _length(value: Any) -> int:
 def _stops(value: Any) -> tuple[str, ...]:
     """One string or a list of them. An empty string alone stands for none: a form field left blank."""
     if isinstance(value, str):
-        return (valid_text(value),) if value else ()
+        return (_stop(valid_text(value), ""),) if value else ()
     if not isinstance(value, list) or len(value) > MAX_STOPS:
         raise BadValue(f"must be a string or a list of at most {MAX_STOPS} strings")
-    return read_texts(value)
+    return tuple(_stop(text, f"[{place}]") for place, text in enumerate(read_texts(value)))
+
+
+def _stop(text: str, at: str) -> str:
+    if len(text) > MAX_STOP_CHARACTERS:
+        raise BadValue(f"must have at most {MAX_STOP_CHARACTERS:,} characters", at)
+    return text
 
 
 def _stop_tokens(value: Any) -> frozenset[int]:
@@ -50,7 +57,19 @@ def _stop_tokens(value: Any) -> frozenset[int]:
 
 
 LENGTH = Reader(_length, {"type": "integer", "minimum": 0})
-STOPS = Reader(_stops, {"anyOf": [{"type": "string"}, {**TEXT_LIST, "maxItems": MAX_STOPS}]})
+STOPS = Reader(
+    _stops,
+    {
+        "anyOf": [
+            {"type": "string", "maxLength": MAX_STOP_CHARACTERS},
+            {
+                **TEXT_LIST,
+                "maxItems": MAX_STOPS,
+                "items": {**TEXT_LIST["items"], "maxLength": MAX_STOP_CHARACTERS},
+            },
+        ]
+    },
+)
 STOP_TOKENS = Reader(_stop_tokens, {**ID_LIST, "maxItems": MAX_STOP_TOKENS})
 
 

@@ -107,6 +107,15 @@ def message_faults(messages: tuple[Message, ...]) -> Iterator[Fault]:
             yield Fault(f"{path}.tool_call_id", "is required in a tool's message")
         if message.role != "tool" and message.tool_call_id is not None:
             yield Fault(f"{path}.tool_call_id", "is only allowed in a tool's message")
+        yield from _reasoning_faults(path, message)
+
+
+def _reasoning_faults(path: str, message: Message) -> Iterator[Fault]:
+    for name in ("reasoning_content", "reasoning"):
+        if getattr(message, name) and message.role != "assistant":
+            yield Fault(f"{path}.{name}", "is only allowed in an assistant's message")
+    if message.reasoning_content and message.reasoning not in (None, "", message.reasoning_content):
+        yield Fault(f"{path}.reasoning", "is another name of reasoning_content, and the two differ: send one of them")
 
 
 def messages_size(messages: tuple[Message, ...]) -> int:
