@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 
 from slim.types import Dry, EngineJob, Finished, FinishReason, Mirostat, Sampling, Segment, Token, Xtc
 from support import tiny_bert
@@ -230,6 +229,7 @@ def test_a_batch_is_sorted_by_slot_whoever_came_first(engine: LlamaEngine, monke
     engine.step()
     engine.cancel("a")
     engine.add(job(engine, "late"))
+    engine.step()
     put, seen = Batch.put, list[int]()
 
     def watched_put(self: Batch, *tokens: Any, sequence: int, **rest: Any) -> int:
@@ -637,22 +637,26 @@ def test_mlock_locks_the_weights_or_says_that_it_could_not(caplog: pytest.LogCap
         assert (is_locked or warned) == mlock
 
 
-def test_a_long_prompt_has_the_scores_that_it_has_alone() -> None:
+def test_a_prompt_of_any_length_has_the_scores_that_it_has_alone() -> None:
     """From 64 rows of a sequence on llama.cpp takes another kernel: who else reads a prompt must not decide."""
     engine = make_engine(slots=4, prefill_chunk=128)
     engine.load()
+    ids = engine.tokenizer.encode((Segment(f"{LONG} " * 8, parse_special=False),))
+
+    def jobs() -> list[EngineJob]:
+        """Long and short by turns, so that each pair of lengths meets in a step, beside streams that run."""
+        lengths = (100, 28, 64, 130)
+        return [
+            EngineJob(str(n), ids[n : n + length], 4, Sampling(0.0), logprobs=0) for n, length in enumerate(lengths)
+        ]
+
+    def scores(output: Output) -> list[float | None]:
+        return [score.logprob for score in output.scores]
+
     try:
-
-        def long(name: str) -> EngineJob:
-            return evolve(job(engine, name, f"{LONG} {LONG}", max_tokens=3), logprobs=0)
-
-        def scores(outputs: dict[str, Output]) -> list[float | None]:
-            return [score.logprob for score in outputs["long"].scores]
-
-        alone = scores(run(engine, [long("long")]))
-        others = [job(engine, str(number), text, max_tokens=3) for number, text in enumerate(PROMPTS[:2])]
-        beside = scores(run(engine, [*others, long("long"), long("again")]))
+        alone = [scores(run(engine, [one])[one.id]) for one in jobs()]
+        for order in (1, -1):
+            together = run(engine, jobs()[::order])
+            assert [scores(together[one.id]) for one in jobs()] == alone
     finally:
         engine.close()
-    assert len(alone) == 3
-    assert beside == alone

@@ -255,6 +255,12 @@ async def test_a_stop_string_ends_the_job_and_the_engine_stops_working(autojump_
         assert w.metric("slm_generated_tokens_total") == 4
 
 
+async def test_a_stop_string_may_be_completed_by_the_end(autojump_clock: MockClock) -> None:
+    async with world([engine(1, script=[b"ab", b"\xf0\x9f"])]) as w:
+        text, end, _ = await run(w, ask(2, stop=("b\ufffd",)))
+        assert (text, end) == ("a", FinishReason.STOP)
+
+
 async def test_text_that_was_held_back_comes_out_at_the_end(autojump_clock: MockClock) -> None:
     async with world([engine(1, script=[b"one", b" be", b"\xf0\x9f\x98", b"\x80", b" tw"])]) as w:
         text, end, usage = await run(w, ask(100, stop=(" two",)))

@@ -243,3 +243,10 @@ async def test_the_score_of_the_end_token_comes_with_the_end(autojump_clock: Moc
             (update,) = await ticket.receive()
     assert (update.reason, update.pieces, update.scores) == (FinishReason.STOP, [], [])
     assert update.end_score is not None
+
+
+async def test_a_score_comes_with_its_text_and_not_later(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        with w.scheduler.submit([ask(max_tokens=3, logprobs=1)], "r") as ticket:
+            (update,) = await ticket.receive()
+    assert (len(update.pieces), [len(scores) for scores in update.scores]) == (1, [1])

@@ -86,7 +86,7 @@ class Engine(Protocol):
         ...
 
     def step(self) -> Sequence[EngineEvent]:
-        """One batched forward over the jobs that run: at most one Token for each. Empty when none runs.
+        """Compute the jobs that run, together: at most one Token for each. Empty when none runs.
 
         Raises an exception when the whole step broke; the caller then counts every running job as failed and calls
         `reset`. A fault of one job alone is a Failed event: its constraint raises Unanswerable, or forbids all tokens.

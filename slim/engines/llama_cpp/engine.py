@@ -1,12 +1,13 @@
-"""Continuous batching over llama.cpp: one decode for all running jobs in every step.
+"""Continuous batching over llama.cpp: the running jobs decode together in every step.
 
 Knows no text, stop string, queue or clock. Jobs sit in KV sequences by slot number; a step decodes one token of each
-job whose prompt is complete and, in the same batch, prompt chunks up to a budget. What belongs to one job alone (its
+job whose prompt is complete, and prompt chunks up to a budget. What belongs to one job alone (its
 constraint, its logits) can fail that job alone.
 """
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import groupby
 
 import attrs
 from attrs import define, evolve, field, frozen
@@ -106,15 +107,13 @@ class LlamaEngine:
     def step(self) -> Sequence[EngineEvent]:
         """Raises LlamaError when the decode failed or was interrupted."""
         self._share()
-        rows = self._plan()
         events: list[EngineEvent] = []
-        if not rows:
-            return events
-        self._loaded.batch.clear()
-        last = [self._put(row) for row in rows]
-        self._loaded.context.decode(self._loaded.batch)
-        for row, index in zip(rows, last, strict=True):
-            events += self._advance(row, index)
+        for rows in self._plan():
+            self._loaded.batch.clear()
+            last = [self._put(row) for row in rows]
+            self._loaded.context.decode(self._loaded.batch)
+            for row, index in zip(rows, last, strict=True):
+                events += self._advance(row, index)
         return events
 
     def reset(self) -> None:
@@ -139,12 +138,18 @@ class LlamaEngine:
             else:
                 self._table.refused(offer)
 
-    def _plan(self) -> list[Row]:
-        """By slot number: KV streams share one graph only while the ids of a batch ascend without gaps."""
+    def _plan(self) -> list[list[Row]]:
+        """The step's decodes: each of sequences with as many tokens as the others, by slot number.
+
+        llama.cpp cuts a batch of KV streams where the shortest sequence ends, and how many tokens of a sequence it
+        computes at once decides the kernel, and so the last bits. Streams share a graph only while their ids ascend
+        without gaps.
+        """
         rows = [Row(slot, (slot.last_token,)) for slot in self._table.decoding()]
         for chunk in self._table.prefill(self.options.prefill_chunk):
             rows.append(Row(chunk.slot, chunk.slot.job.tokens[chunk.start : chunk.end], chunk))
-        return sorted(rows, key=lambda row: row.slot.number)
+        rows.sort(key=lambda row: (len(row.tokens), row.slot.number))
+        return [list(group) for _, group in groupby(rows, key=lambda row: len(row.tokens))]
 
     def _put(self, row: Row) -> int:
         slot = row.slot
