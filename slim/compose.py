@@ -65,7 +65,7 @@ def read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        source = Path(path).read_text(encoding="utf-8")
+        source = Path(path).expanduser().read_text(encoding="utf-8")
         check_syntax(source)
     except (OSError, ValueError) as error:
         raise ConfigError(f"SLM_CHAT_TEMPLATE: {path} can't be used: {error}") from error
@@ -74,7 +74,9 @@ def read_template(path: str | None) -> str | None:
 
 def scheduler_limits(settings: Settings) -> SchedulerLimits:
     places = settings.replicas * settings.max_batch + settings.max_queue_size
-    return SchedulerLimits(places, settings.request_timeout_s, settings.stall_s)
+    # A text is embedded in one step, which may rightly last as long as a request.
+    stall = max(settings.stall_s, settings.request_timeout_s) if settings.embeddings else settings.stall_s
+    return SchedulerLimits(places, settings.request_timeout_s, stall)
 
 
 def build_app(settings: Settings, model_name: str, scheduler: Scheduler, metrics: Metrics) -> App:
@@ -101,6 +103,6 @@ def inputs_under_way(settings: Settings) -> int:
 
 def build_access(settings: Settings) -> Access:
     """The check of keys, or of web pages where there are none. Raises ConfigError."""
-    keys = KeyRing(settings.api_key, Path(settings.api_keys_file) if settings.api_keys_file else None)
+    keys = KeyRing(settings.api_key, Path(settings.api_keys_file).expanduser() if settings.api_keys_file else None)
     hosts = frozenset({settings.host.lower(), *settings.allowed_hosts})
     return Access(keys, hosts, PROBES | {"/metrics"} if settings.metrics_open else PROBES)

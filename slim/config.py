@@ -180,7 +180,9 @@ class Settings:
     fake_token_latency_s: float = _setting(0.0, _seconds(zero=True), "Fake engine: time of each other step")
     drain_s: float = _setting(10.0, _seconds(zero=True), "Time that running requests get to finish at shutdown")
     stall_s: float = _setting(
-        30.0, _seconds(zero=False), "Time without a finished step after which the server reports itself stalled"
+        30.0,
+        _seconds(zero=False),
+        "Time without a finished step after which the server reports itself stalled; embeddings: at least the deadline",
     )
     max_connections: int = _setting(1024, _whole(1, 100000), "Connections open at the same time")
     max_body_bytes: int = _setting(1048576, _whole(1024, 1073741824), "Upper bound of a request body in bytes")
@@ -254,7 +256,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def load_settings(
     flags: Mapping[str, str | None] | None = None, environ: Mapping[str, str] = os.environ, dotenv: Path = DOTENV
 ) -> Settings:
-    """The effective settings. An empty or blank value counts as not given, whatever its source.
+    """The effective settings. An empty value counts as not given, and a blank one but for a secret.
 
     `flags` maps names of `Settings` to texts (other keys are ignored), `environ` and the file `dotenv` map variables.
     Raises ConfigError with all wrong values in one line: source, value, and what would be right.
@@ -269,7 +271,8 @@ def load_settings(
             (f"{setting.variable} in {dotenv}", written.get(setting.variable)),
         )
         for source, text in sources:
-            if text and text.strip():
+            # A blank secret is more likely a mistake than a wish to have none.
+            if text and (text.strip() or setting.rule.is_secret):
                 try:
                     values[setting.name] = setting.rule.parse(text.strip())
                 except (ValueError, KeyError):

@@ -7,6 +7,7 @@ control codes to a terminal.
 import json
 import logging
 import os
+import re
 import select
 import stat
 import sys
@@ -74,12 +75,12 @@ class PatientHandler(logging.StreamHandler[TextIO]):
 
 
 class TextFormatter(logging.Formatter):
-    """`13:08:02.169 INFO    message {'field': 1}`, in local time. A traceback follows in lines that are indented."""
+    """`13:08:02.169 INFO    message field=1`, in local time. A traceback follows in lines that are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = f"{self.formatTime(record, '%H:%M:%S')}.{int(record.msecs):03d}"
-        fields = _fields(record)
-        event = f"{clock} {record.levelname:<7} {record.getMessage()}{f' {fields}' if fields else ''}"
+        fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record).items() if value is not None)
+        event = f"{clock} {record.levelname:<7} {record.getMessage()}{fields}"
         below = self.formatException(record.exc_info).split("\n") if record.exc_info else []
         return "\n    ".join(_printable(line) for line in [event, *below])
 
@@ -97,6 +98,12 @@ class JsonFormatter(logging.Formatter):
         fields = {name: _finite(value) for name, value in _fields(record).items()}
         trace = {"exception": self.formatException(record.exc_info)} if record.exc_info else {}
         return json.dumps({**head, **fields, **head, **trace}, default=str)
+
+
+def _word(value: object) -> str:
+    """As it is where no reader can take it for more than one word."""
+    text = str(value)
+    return text if re.fullmatch(r"[^\s\"'=]+", text) else json.dumps(text, ensure_ascii=False)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

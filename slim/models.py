@@ -27,7 +27,7 @@ def resolve_model(settings: Settings) -> ModelChoice:
     """Find the model. Raises ConfigError, with the way out, when there is no readable file."""
     if settings.engine == "fake":
         return ModelChoice(None, settings.model_name or "fake")
-    path = Path(settings.model_path) if settings.model_path else _embedded_model()
+    path = Path(settings.model_path).expanduser() if settings.model_path else _embedded_model()
     if path is None:
         raise ConfigError(
             "no model: give a GGUF file with --model PATH (or SLM_MODEL_PATH), "

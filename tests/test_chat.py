@@ -335,3 +335,25 @@ async def test_a_schema_of_a_tool_that_cant_be_honoured_gives_way_where_the_mode
         forced = await chat(client, tools=[WEATHER, odd], tool_choice="required", max_tokens=5)
     assert forced.status_code == 400
     assert forced.json()["error"]["param"].startswith("tools[1].function.parameters")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_a_stop_string_cuts_is_no_call_to_make(autojump_clock: MockClock, stream: bool) -> None:
+    script = [b"""<tool_call>{"name": "weather", "arguments": {\"""", b"""city": "Paris"}}</tool_call>"""]
+    async with world([FakeEngine(script=script)]) as w, w.client() as client:
+        body = {"tools": [WEATHER], "stop": ["city"], "stream": stream}
+        response = await chat(client, **body)
+    assert '"finish_reason":"stop"' in response.text
+    assert '"finish_reason":"tool_calls"' not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_looks_like_the_beginning_of_a_mark_comes_out_at_the_end(
+    autojump_clock: MockClock, stream: bool
+) -> None:
+    async with world([FakeEngine(script=[b"1 < 2 ", b"<tool"])]) as w, w.client() as client:
+        if stream:
+            assert joined(await chunks(client, tools=[WEATHER]))["content"] == "1 < 2 <tool"
+        else:
+            (choice,) = (await chat(client, tools=[WEATHER])).json()["choices"]
+            assert choice["message"]["content"] == "1 < 2 <tool"

@@ -31,6 +31,12 @@ def parse_flags(*arguments):
     return vars(parser.parse_args(arguments))
 
 
+@pytest.mark.parametrize("blank", [" ", "\t", "  \n"])
+def test_a_blank_key_is_no_wish_for_an_open_server(load, blank):
+    with pytest.raises(ConfigError, match="SLM_API_KEY"):
+        load({"SLM_API_KEY": blank})
+
+
 def test_nothing_given_means_defaults(load):
     assert load() == Settings()
     assert Settings().port == 8000

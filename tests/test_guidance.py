@@ -1,5 +1,6 @@
 """Grammars of every kind: what they let through, what is refused, and that nothing a client sends ends the process."""
 
+import json
 import pickle
 import re
 import subprocess
@@ -362,6 +363,47 @@ def test_the_real_vocabulary_of_smollm2():
 )
 def test_a_bad_text_is_refused_with_its_reason(kind, source, word):
     assert word in refusal(kind, source)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "const": -1e20},  # ended the process
+        {"type": "integer", "const": 1e20},  # was answered with another number
+        {"type": ["integer", "null"], "enum": [None, -9223372036854775808.0]},
+        {"allOf": [{"type": "integer"}, {"const": 2.0**54}]},
+        {"type": "integer", "minimum": -1e19},
+        {"const": {"a": [10**300]}},
+    ],
+)
+def test_a_number_too_large_to_be_exact_is_refused(schema):
+    assert "2**53" in refusal("json_schema", schema)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        (r"^\s$", "\u0085", False),
+        (r"^\s$", "\ufeff", True),
+        (r"^[\s]$", "\u2003", True),
+        (r"^[^\s]$", "\u0085", True),
+        (r"^\S$", "\ufeff", False),
+        (r"^[a\S]$", "\u3000", False),
+        (r"^[^\S]$", "\u00a0", True),
+        ("^.$", "\u2028", False),
+        ("^.$", "\u0085", True),
+        ("^[.]$", "a", False),
+        (r"^\.$", "a", False),
+    ],
+)
+def test_a_pattern_means_what_ecma_262_says(pattern, text, fits):
+    schemas = [
+        {"type": "string", "pattern": pattern},
+        {"type": "object", "patternProperties": {pattern: SMALL}, "additionalProperties": False},
+    ]
+    texts = [json.dumps(text, ensure_ascii=False), json.dumps({text: 1}, ensure_ascii=False)]
+    for schema, answer in zip(schemas, texts, strict=True):
+        assert takes(compiled("json_schema", schema), answer, TOKENIZER.end) == fits
 
 
 def test_a_one_of_that_may_overlap_is_refused_by_name():

@@ -405,10 +405,34 @@ async def test_the_model_is_listed_under_the_served_name(autojump_clock: MockClo
             assert (await complete(client, model=model)).json()["model"] == "fake"
 
 
+async def test_the_model_says_how_long_its_context_is(autojump_clock: MockClock) -> None:
+    async with world([engine(context=777)]) as w, w.client() as client:
+        assert (await client.get("/v1/models")).json()["data"][0]["max_model_len"] == 777
+
+
+async def test_progress_of_a_completion_is_told_before_its_text(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client() as client:
+        response = await complete(client, prompt="a b", stream=True, return_progress=True, max_tokens=1)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    assert events[0]["choices"][0]["text"] == ""
+    assert events[-3]["prompt_progress"]["processed"] == events[-3]["prompt_progress"]["total"] == 3
+
+
 async def test_head_is_get_without_a_body(autojump_clock: MockClock) -> None:
     async with world() as w, w.client() as client:
         response = await client.head("/readyz")
         assert (response.status_code, response.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://slim/v1/models", 200), ("HTTP://other:1/v1/models?x", 200), ("http://slim", 404), ("http://slim/x", 404)],
+)
+async def test_a_target_may_be_absolute(autojump_clock: MockClock, target: str, status: int) -> None:
+    async with world() as w:
+        stream = w.connect()
+        await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: slim\r\n\r\n".encode())
+        assert (await read_reply(stream))[0] == status
 
 
 async def read_reply(stream: trio.abc.Stream) -> tuple[int, dict[str, str], bytes]:

@@ -186,9 +186,20 @@ async def test_the_deadline_is_over_the_whole_request(autojump_clock: MockClock)
         assert response.json()["error"]["code"] == "deadline_exceeded"
         assert response.headers["x-should-retry"] == "false"
         assert trio.current_time() - began == pytest.approx(10, abs=0.1)
+        assert w.metric("slm_requests_total", outcome="timeout") > 0
+        assert w.metric("slm_requests_total", outcome="cancelled") == 0
         await trio.sleep(2)
         assert w.scheduler.statistics().running == w.scheduler.statistics().queued == 0
         assert len(await embed(client, "a")) == 1
+
+
+async def test_the_deadline_ends_the_wait_for_a_place_too(autojump_clock: MockClock, monkeypatch: Any) -> None:
+    async with world([engine(1)], max_batch=1, request_timeout_s=10.0) as w, w.client() as client:
+        monkeypatch.setattr(Scheduler, "has_room", property(lambda self: False))
+        began = trio.current_time()
+        response = await client.post(PATH, json={"input": ["a"] * 50})
+        assert response.status_code == 504
+        assert trio.current_time() - began == pytest.approx(10, abs=0.1)
 
 
 async def test_a_client_that_leaves_ends_its_whole_request(autojump_clock: MockClock) -> None:

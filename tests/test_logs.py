@@ -51,7 +51,16 @@ def test_a_text_line_is_clock_level_message_fields(lines):
     (line,) = lines(event("generation finished", request_id="07482c", ttft_ms=172.0))
     clock, rest = line[:12], line[12:]
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d", clock)
-    assert rest == " INFO    generation finished {'request_id': '07482c', 'ttft_ms': 172.0}"
+    assert rest == " INFO    generation finished request_id=07482c ttft_ms=172.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("a b", '"a b"'), ("a=b", '"a=b"'), ('"', '"\\""'), ("", '""'), ("x status=200", '"x status=200"'), ("é", "é")],
+)
+def test_a_value_of_a_text_line_can_not_be_taken_for_another_field(lines, value, shown):
+    (line,) = lines(event("done", path=value, cause=None))
+    assert line[12:] == f" INFO    done path={shown}"
 
 
 def test_a_text_line_without_fields_ends_with_the_message(lines):

@@ -1,7 +1,9 @@
 """Requests of several choices, and what a reader is told besides text: progress, places in the queue, echo, scores."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -10,9 +12,24 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from slim.answer import PromptProgress
 from slim.engines.fake import FakeEngine, JobFault
+from slim.engines.fake_vocab import FakeTokenizer
 from slim.errors import EngineFailed, InvalidRequest, Overloaded, RequestCancelled, SlimError
 from slim.scheduler import Ticket
-from slim.types import ChatPrompt, FinishReason, Generation, Outcome, Sampling, Segment, TokenScore, Usage
+from slim.scheduler.job import Job
+from slim.types import (
+    ChatPrompt,
+    Dry,
+    FinishReason,
+    Generation,
+    Grammar,
+    Mirostat,
+    Outcome,
+    Sampling,
+    Segment,
+    TokenScore,
+    Usage,
+    Xtc,
+)
 from support.in_process import World, world
 
 
@@ -250,3 +267,69 @@ async def test_a_score_comes_with_its_text_and_not_later(autojump_clock: MockClo
         with w.scheduler.submit([ask(max_tokens=3, logprobs=1)], "r") as ticket:
             (update,) = await ticket.receive()
     assert (len(update.pieces), [len(scores) for scores in update.scores]) == (1, [1])
+
+
+async def test_a_place_in_the_queue_is_told_once_the_prompt_is_known(autojump_clock: MockClock) -> None:
+    async with world(max_batch=1) as w:
+        with w.scheduler.submit([ask(max_tokens=3)], "first"):
+            await trio.sleep(0.5)
+            w.preparing.seconds = 5.0
+            choices, _ = await run(w, [ask(max_tokens=1, progress=True)])
+    assert {progress.total for progress in choices[0].progress} == {3}
+
+
+async def test_each_choice_says_what_it_did_not_compute(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        with w.scheduler.submit([ask("a b c", max_tokens=2, choices=2)], "r") as ticket:
+            await read(ticket)
+            timings = [ticket.timings(index) for index in range(2)]
+    assert [(one.prompt_tokens, one.cached_tokens) for one in timings] == [(5, 0), (1, 4)]
+
+
+async def test_nothing_is_kept_of_an_ended_request(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        with w.scheduler.submit([ask("a b", max_tokens=2, choices=2, progress=True, echo=True)], "r") as ticket:
+            await read(ticket)
+        await trio.sleep(5)
+        del ticket
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Job)]
+
+
+END = min(FakeTokenizer.end)
+
+
+@pytest.mark.parametrize(
+    ("more", "made"),
+    [({}, 0), ({"min_tokens": 2}, 2), ({"ignore_eos": True}, 5), ({"stop_token_ids": frozenset({300})}, 0)],
+    ids=["ends", "min_tokens", "ignore_eos", "stop_token_ids"],
+)
+async def test_when_an_answer_may_end_is_the_requests_to_say(
+    autojump_clock: MockClock, more: dict[str, Any], made: int
+) -> None:
+    wanted = 300 if "stop_token_ids" in more else END
+    forced = Sampling(temperature=0, logit_bias=((wanted, 100.0),))
+    async with world() as w:
+        choices, usage = await run(w, [ask(max_tokens=5, sampling=forced, **more)])
+    assert usage.completion_tokens == made
+    assert choices[0].end is (FinishReason.LENGTH if made == 5 else FinishReason.STOP)
+
+
+async def test_each_choice_walks_through_the_grammar_by_itself(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        choices, _ = await run(w, [ask(max_tokens=9, grammar=Grammar("regex", "abc", "regex"), choices=2)])
+    assert [choices[index].text for index in range(2)] == ["abc", "abc"]
+
+
+async def test_a_prompt_is_scored_only_for_its_echo(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        began = trio.current_time()
+        await run(w, [ask("a " * 60, max_tokens=1, logprobs=1)])
+        assert trio.current_time() - began == pytest.approx(1)  # scored, it takes a step for each 63 tokens
+
+
+@pytest.mark.parametrize("sampling", [{"dry": Dry(1.0)}, {"xtc": Xtc(1.0, 0.1)}, {"mirostat": Mirostat(2)}], ids=str)
+async def test_a_sampler_that_the_engine_lacks_is_refused(autojump_clock: MockClock, sampling: dict[str, Any]) -> None:
+    async with world() as w:
+        choices, _ = await run(w, [ask(sampling=Sampling(**sampling))])
+    assert isinstance(choices[0].end, InvalidRequest)

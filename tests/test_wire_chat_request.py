@@ -375,6 +375,14 @@ def test_an_answer_may_go_on_with_the_last_message():
     assert error.param == "add_generation_prompt"
 
 
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": ["array", "null"]}, {"type": None}])
+def test_parameters_describe_an_object(schema):
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    assert refusal(tools=[tool]).param == "tools[0].function.parameters"
+    for good in ({}, {"type": "object"}, {"type": ["object", "null"]}, {"properties": {}}):
+        assert prompt(tools=[{"type": "function", "function": {"name": "f", "parameters": good}}]).tools
+
+
 @pytest.mark.parametrize(
     ("more", "path"),
     [

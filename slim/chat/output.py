@@ -47,6 +47,11 @@ class ChatOutput:
         """A tool call is in the answer, complete or begun."""
         return self._calls is not None and self._calls.reading.count > 0
 
+    @property
+    def in_call(self) -> bool:
+        """A call has begun that is not complete."""
+        return self._calls is not None and self._calls.reading.open
+
     def feed(self, text: str) -> list[Delta]:
         """What the text adds to the answer; what may yet become a mark is held back."""
         if self._splitter is None:

@@ -1,7 +1,7 @@
 """Reads regular expressions for what would mean something else than JSON Schema says, or what is too much.
 
-llguidance takes the syntax of Rust's regex crate. It says itself what it can't parse; here is refused what it would
-take in another sense than ECMA-262. Knows no schema and no grammar.
+llguidance takes the syntax of Rust's regex crate. It says itself what it can't parse; here is rewritten or refused what
+it would take in another sense than ECMA-262. Knows no schema and no grammar.
 """
 
 import re
@@ -13,12 +13,31 @@ MAX_NESTING = 50
 _GROUP = re.compile(r"\(\?(?:P?<\w+>|[a-zA-Z-]*:|[a-zA-Z-]+\))")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\\\]])*\]", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x\{[0-9a-fA-F]+\}|u\{[0-9a-fA-F]+\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_PIECE = re.compile(f"{_CLASS.pattern}|{_ESCAPE.pattern}|\\.", re.DOTALL)
 _QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 _SET_OPERATION = re.compile(r"\[|&&|--|~~")
 _IN_RANGE = re.compile(r"(?:\\.[0-9a-fA-F{}]*|.)-(?:\\.[0-9a-fA-F{}]*|.)", re.DOTALL)
 _LOOKING = ("(?=", "(?!", "(?<=", "(?<!")
 _NAMED_CONTROLS = {"v": "\v", "a": "\a"}
 _JSON_CONTROLS = "\b\t\n\f\r"
+
+
+_DOT = r"[^\n\r\u{2028}\u{2029}]"
+_SPACES = r"\t\n\x0b\f\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}"
+"""What `.` and `\\s` are in ECMA-262 (22.2.2.7 and 22.2.2.9); Rust's let carriage returns pass and count U+0085."""
+
+
+def as_ecma(pattern: str) -> str:
+    """The pattern, in which `problem` has found nothing, with the sense of ECMA-262 in Rust's syntax."""
+    return re.sub(_PIECE, lambda piece: _ecma_piece(piece[0]), pattern)
+
+
+def _ecma_piece(piece: str) -> str:
+    if piece == ".":
+        return _DOT
+    if len(piece) > 2 and piece[0] == "[":
+        return _ESCAPE.sub(lambda escape: {r"\s": _SPACES, r"\S": f"[^{_SPACES}]"}.get(escape[0], escape[0]), piece)
+    return {r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}.get(piece, piece)
 
 
 def unwritable(text: str) -> bool:

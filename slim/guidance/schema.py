@@ -198,15 +198,15 @@ class _Reader:
     def _map(self, task: "_Task", value: object, place: Place) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise place.error("must be an object of schemas")
-        if place.key == "patternProperties":
-            if len(value) > MAX_PATTERNS:
-                raise place.error(f"must have at most {MAX_PATTERNS} patterns")
-            for pattern in value:
-                self._budget.pattern(pattern, place.at(pattern))
-        made: dict[str, Any] = dict.fromkeys(value)
+        patterns = place.key == "patternProperties"
+        if patterns and len(value) > MAX_PATTERNS:
+            raise place.error(f"must have at most {MAX_PATTERNS} patterns")
+        made: dict[str, Any] = {}
         for name, inner in value.items():
             self._budget.text(name, place)
-            self._tasks.append(_Task(inner, place.at(name), task.depth + 1, task.merged, task.tree, made, name))
+            key = self._budget.pattern(name, place.at(name)) if patterns else name
+            made[key] = None
+            self._tasks.append(_Task(inner, place.at(name), task.depth + 1, task.merged, task.tree, made, key))
         return made
 
     def _reference(self, value: object, place: Place) -> str:

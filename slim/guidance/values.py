@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Any
 
-from .patterns import problem, unwritable
+from .patterns import as_ecma, problem, unwritable
 from .places import Place
 
 MAX_NODES = 5_000
@@ -14,7 +14,8 @@ MAX_CHARACTERS = 200_000
 """Of all names, values and patterns of a schema."""
 MAX_VALUE_DEPTH = 64
 EXACT = 2**53
-"""llguidance holds numbers as 64-bit floats; above this they skip integers."""
+"""llguidance holds numbers as 64-bit floats; above this they skip integers. An integer beyond 64 bits ends the process,
+or becomes another one."""
 MAX_COUNT = 2**31 - 1
 MAX_DECIMALS = 15
 MAX_MULTIPLE = 65_535
@@ -60,8 +61,8 @@ class Budget:
                 case bool() | None:
                     pass
                 case int() | float():
-                    if abs(inner) > EXACT and isinstance(inner, int):
-                        raise place.error("integers beyond 2**53 can't be honoured exactly")
+                    if abs(inner) > EXACT:
+                        raise place.error("numbers beyond 2**53 can't be honoured exactly")
                 case Mapping():
                     for name in inner:
                         self.text(name, place)
@@ -70,13 +71,13 @@ class Budget:
                     waiting += ((member, depth + 1) for member in inner)
 
     def pattern(self, value: object, place: Place) -> str:
-        """A regular expression that some text must match somewhere."""
+        """A regular expression that some text must match somewhere, in llguidance's words."""
         if not isinstance(value, str):
             raise place.error("must be a regular expression as a string")
         self.text(value, place)
         if reason := problem(value):
             raise place.error(f"the regular expression {reason}, which can't be honoured")
-        return value
+        return as_ecma(value)
 
     def multiple(self, value: object, place: Place) -> int | float:
         """A `multipleOf`."""

@@ -187,36 +187,37 @@ class Scheduler:
             self._metrics.rejected("queue_full")
             raise self._policy.overloaded(trio.current_time(), random.random())
 
-    def submit(self, requests: Sequence[Generation], request_id: str, tenant: str = "") -> Ticket:
+    def submit(
+        self, requests: Sequence[Generation], request_id: str, tenant: str = "", deadline: float | None = None
+    ) -> Ticket:
         """Reserve a place for each choice of each prompt, or for none. Raises an Unavailable; nothing is then kept.
 
-        `request_id` is for the log: a client may send the same one twice.
+        `request_id` is for the log: a client may send the same one twice. `deadline` is clock time, for a request that
+        began earlier; without it the request's time begins now.
         """
         self.check(sum(request.choices for request in requests))
-        assert self._nursery is not None  # else it isn't ready
+        now = trio.current_time()
+        if deadline is None:
+            deadline = now + self._limits.request_timeout
         ticket_id, bell, jobs = secrets.token_hex(12), Bell(), list[Job]()
         for request in requests:
             several = request.choices > 1
             shared_id = f"{ticket_id}-{len(jobs)}" if several else ""
             prompt = PromptState(shared_id, request, done=trio.Event() if several else None)
             for choice in range(request.choices):
-                index = len(jobs)
-                jobs.append(self._admit(prompt, choice, index, f"{ticket_id}-{index}", request_id, tenant, bell))
+                index, job_id = len(jobs), f"{ticket_id}-{len(jobs)}"
+                place, scope = self._policy.reserve(job_id, now), trio.CancelScope(deadline=deadline)
+                job = Job(job_id, request_id, index, prompt, choice, tenant, place, now, scope, bell)
+                self._admit(job)
+                jobs.append(job)
         return Ticket(ticket_id, jobs, bell, self._abandon)
 
-    def _admit(
-        self, prompt: PromptState, choice: int, index: int, job_id: str, request_id: str, tenant: str, bell: Bell
-    ) -> Job:
-        assert self._nursery is not None
-        now = trio.current_time()
-        scope = trio.CancelScope(deadline=now + self._limits.request_timeout)
-        place = self._policy.reserve(job_id, now)
-        job = Job(job_id, request_id, index, prompt, choice, tenant, place, now, scope, bell)
-        self._jobs[job_id] = job
-        if prompt.request.progress:
-            self._curious[job_id] = job
+    def _admit(self, job: Job) -> None:
+        assert self._nursery is not None  # else it isn't ready
+        self._jobs[job.id] = job
+        if job.request.progress:
+            self._curious[job.id] = job
         self._nursery.start_soon(self._live, job)
-        return job
 
     def _abandon(self, job: Job) -> None:
         self._end(job, Outcome.CANCELLED, error=RequestCancelled("The client left."))

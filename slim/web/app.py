@@ -71,7 +71,7 @@ class App:
                 "status": reply.status,
                 "duration_ms": round((time.perf_counter() - began) * 1000, 1),
             }
-            log.info("%s %s %d", request.method, fields["path"], reply.status, extra={"fields": fields})
+            log.info("request ended", extra={"fields": fields})
 
     async def _answer(self, request: Request, reply: Reply) -> None:
         try:

@@ -49,8 +49,8 @@ class ChoiceSoFar:
 
     @property
     def finish_reason(self) -> str:
-        """A stop after a tool call means that the caller is to run it; a cut stays a cut."""
-        if self.reason is FinishReason.STOP and self.output.called:
+        """A stop after a tool call means that the caller is to run it; a cut stays a cut, also by a stop string."""
+        if self.reason is FinishReason.STOP and self.output.called and not self.output.in_call:
             return "tool_calls"
         return str(self.reason)
 

@@ -48,12 +48,11 @@ class Embeddings:
             raise InvalidRequest(NOT_HERE)
         call = await self.bodies.parse(request, lambda body: parse_embeddings(body, self.limits))
         texts = await self.scheduler.run_with_model(lambda model: token_ids(call, model))
-        run = EmbeddingRun(self.scheduler, request, texts, EmbeddingAnswer(call))
+        run = EmbeddingRun(self.scheduler, request, texts, EmbeddingAnswer(call), deadline)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, request, run.scope)
-            with trio.move_on_at(deadline) as in_time:
-                await run.run(self.under_way)
-            if in_time.cancelled_caught:
+            await run.run(self.under_way)
+            if isinstance(run.error, DeadlineExceeded):
                 await reply.error(DeadlineExceeded(self.seconds))
             elif run.error is not None:
                 await reply.error(run.error)
@@ -90,6 +89,8 @@ class EmbeddingRun:
     request: Request
     texts: Texts
     answer: EmbeddingAnswer
+    deadline: float
+    """Clock time, for all inputs."""
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     error: SlimError | None = None
     _waiting: deque[int] = field(init=False)
@@ -117,15 +118,17 @@ class EmbeddingRun:
     async def _take_next(self) -> None:
         """Embed one more input. Once the request has had a place it waits for further ones."""
         place = self._waiting.popleft()
-        while self._admitted and not self.scheduler.has_room:  # noqa: ASYNC110 - who leaves knows nothing of who waits
+        while self._admitted and not self.scheduler.has_room:
             await trio.sleep(WAIT_FOR_PLACE)
+            if trio.current_time() >= self.deadline:
+                raise DeadlineExceeded(self.deadline)
         self._admitted = True
         await self._embed(place)
 
     async def _embed(self, place: int) -> None:
         """Raises SlimError when there will be no vector, Overloaded when there was no place."""
         wanted = Generation(self.texts[place], max_tokens=0)
-        with self.scheduler.submit((wanted,), self.request.id, self.request.tenant) as ticket:
+        with self.scheduler.submit((wanted,), self.request.id, self.request.tenant, self.deadline) as ticket:
             while True:
                 for update in await ticket.receive():
                     if update.error is not None:

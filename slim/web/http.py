@@ -23,6 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 CLOSE: Headers = ((b"connection", b"close"),)
 JSON_TYPE = b"application/json"
 
+_ABSOLUTE = re.compile("https?://", re.IGNORECASE)
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 """What may come back in a header and go to the log."""
 
@@ -57,7 +58,9 @@ class Request:
 
     @property
     def path(self) -> str:
-        return str(self.scope["path"])
+        path = str(self.scope["path"])
+        # A proxy's form of the target: its authority is not looked at (RFC 9112, 3.2.2, has it; Host decides).
+        return "/" + path.partition("://")[2].partition("/")[2] if _ABSOLUTE.match(path) else path
 
     def check_framing(self) -> None:
         """Raise HttpError for a body that can't be read for sure.

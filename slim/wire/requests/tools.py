@@ -75,10 +75,17 @@ def tool_faults(tools: tuple[Tool, ...], choice: str | None) -> Iterator[Fault]:
         if tool.function.name in names:
             yield Fault(f"tools[{place}].function.name", "is the name of an earlier tool too")
         names.add(tool.function.name)
+        if not _takes_object(tool.function.parameters or {}):
+            yield Fault(f"tools[{place}].function.parameters", "must be the schema of an object: arguments have names")
     if choice == "required" and not tools:
         yield Fault("tool_choice", "required is only allowed together with tools")
     if choice is not None and choice.startswith("=") and choice[1:] not in names:
         yield Fault("tool_choice", "must name one of tools")
+
+
+def _takes_object(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type", "object")
+    return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
 def template_tool(tool: Tool) -> Mapping[str, Any]:
