@@ -166,6 +166,9 @@ class Settings:
     max_queue_size: int = _setting(32, _whole(0, 100000), "Requests that may wait for a slot before new ones get 503")
     prefill_chunk: int = _setting(128, _whole(1, 512), "Prompt tokens read per step")
     kv_type: str = _setting("f16", _choice("f16", "q8_0"), "Type of the KV cache; q8_0 halves its memory")
+    prompt_cache_mb: int = _setting(
+        512, _whole(0, 1048576), "RAM for computed prompts that have left their slots, in MiB; 0 keeps none"
+    )
     embeddings: bool = _setting(False, _switch(), "Make embeddings, and no text, with the model")
     pooling: str = _setting(
         "auto",

@@ -169,6 +169,8 @@ class Generation:
     grammar: Grammar | None = None
     progress: bool = False
     """Updates tell of the place in the queue and of the prompt's progress."""
+    cache_prompt: bool = True
+    """May begin with what earlier requests have computed, and leave its own to later ones."""
     param: str = "prompt"
     """The request's field that the prompt came from, for errors."""
 
@@ -215,7 +217,9 @@ class EngineJob:
     shown: frozenset[int] = frozenset()
     """Control tokens whose text belongs to the output: the marks of tool calls and reasoning."""
     prompt_id: str = ""
-    """Jobs with the same one have the same prompt and may share its prefill. Empty: shared with nobody."""
+    """Choices of one prompt have the same one, and the prompt's scores are told once. Empty: there is one choice."""
+    cache_prompt: bool = True
+    """May begin with what other jobs have computed, and leave its own to them."""
 
 
 @frozen

@@ -503,3 +503,12 @@ async def test_answers_of_all_kinds_side_by_side_are_those_that_each_gets_alone(
     assert len({text for text, (_, body) in zip(told, requests, strict=True) if "tools" not in body}) == 13
     ids = [bodies_of(response)[0]["id"] for response in (*alone, *together.values())]
     assert len(set(ids)) == 32
+
+
+async def test_c073_a_cached_prompt_counts_as_much_as_a_new_one(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client() as client:
+        messages = [{"role": "user", "content": "word " * 50}]
+        first, second = [(await post(client, CHAT, messages=messages, max_tokens=2)).json()["usage"] for _ in range(2)]
+    assert first["prompt_tokens"] == second["prompt_tokens"]
+    assert first["prompt_tokens_details"]["cached_tokens"] == 0
+    assert 0 < second["prompt_tokens_details"]["cached_tokens"] < second["prompt_tokens"]

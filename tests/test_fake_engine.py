@@ -165,12 +165,16 @@ def test_a_script_has_scores_too() -> None:
 
 def test_a_shared_prompt_costs_one_prefill() -> None:
     engine = FakeEngine(prefill_chunk=100, step_seconds=lambda batch, prefill: prefill)
-    for name in "abc":
-        engine.add(EngineJob(name, (1,) * 50, 3, prompt_id="p"))
+    jobs = [EngineJob(name, (1,) * 50, 3, prompt_id="p") for name in "abc"]
+    engine.add(jobs[0])
     owed = []
     for _ in range(3):
         engine.step()
         owed.append(engine.step_seconds)
+        for job in jobs[1:]:
+            assert not engine.waits(job)
+            engine.add(job)
+        jobs = []
     assert owed == [50, 2, 0]
 
 

@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     | {".engines.llama_cpp.vocab"},
     ".engines.llama_cpp.engine": ENGINE
     | {".engines.llama_cpp.dry", ".engines.llama_cpp.loaded", ".engines.llama_cpp.native"}
-    | {".engines.llama_cpp.vocab", ".engines.sampling"},
+    | {".engines.llama_cpp.vocab", ".engines.prefixes", ".engines.prompt_cache", ".engines.sampling"},
     ".engines.llama_cpp.loaded": PURE
     | {".engines.llama_cpp.batch", ".engines.llama_cpp.native", ".engines.llama_cpp.vocab"},
     ".engines.llama_cpp.native": PURE | {"importlib", "llama_cpp", "numpy", "threading", ".engines.llama_cpp.batch"},
@@ -66,7 +66,9 @@ ALLOWED: dict[str, set[str]] = {
     ".engines.llama_cpp.vocab": PURE,
     ".engines.replica": PURE | {"queue", "threading", ".engines.base", ".text"},
     ".engines.sampling": PURE | {"numpy"},
-    ".engines.slots": PURE,
+    ".engines.slots": PURE | {".engines.prefixes"},
+    ".engines.prefixes": PURE,
+    ".engines.prompt_cache": PURE | {".engines.prefixes"},
     ".engines.embedding_queue": PURE,
     ".answer": {"attrs"},
     ".chat": set(),
@@ -120,7 +122,7 @@ ALLOWED: dict[str, set[str]] = {
     ".scheduler.ending": PURE | {".scheduler.replicas"},
     ".scheduler.job": PURE | {"trio", ".answer", ".policy", ".preparation"},
     ".scheduler.preparing": PURE | {"trio", ".preparation"},
-    ".scheduler.replicas": PURE | {"trio", ".engines.replica", ".policy", ".preparation"},
+    ".scheduler.replicas": PURE | {"trio", ".engines.prefixes", ".engines.replica", ".policy", ".preparation"},
     ".text": PURE,
     ".types": {"attrs"},
     ".web": set(),

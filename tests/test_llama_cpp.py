@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from slim.types import Dry, EngineJob, Finished, FinishReason, Mirostat, Sampling, Segment, Token, Xtc
 from support import tiny_bert
@@ -554,6 +555,34 @@ def test_scores_take_no_more_rows_than_the_context_has_room_for() -> None:
     outputs = run(engine, jobs)
     assert [len(outputs[one.id].prompt_scores) for one in jobs] == [len(jobs[0].tokens), 0] * 2
     engine.close()
+
+
+def test_a_prompt_that_left_its_slot_comes_back_from_ram() -> None:
+    """Whole and in part, with the text of a cold engine; a state that can't be read costs no more than time."""
+    engine = make_engine(slots=1, context=512, prefill_chunk=128, prompt_cache=2**26)
+    engine.load()
+    ids = engine.tokenizer.encode((Segment(f"{LONG} " * 8, parse_special=False),))
+    first = EngineJob("first", ids[:200], 8, Sampling(0.0))
+    branch = EngineJob("branch", (*ids[:150], *ids[300:330]), 8, Sampling(0.0))
+    other = EngineJob("other", ids[40:140], 2, Sampling(0.0))
+    try:
+        cold = [run_one(engine, evolve(one, cache_prompt=False)).ids for one in (first, branch)]
+        assert run_one(engine, first).ids == cold[0]
+        assert run_one(engine, evolve(branch, tokens=ids[:60])).cached == 59  # in the slot that has it
+        assert run_one(engine, first).cached == 136
+        run_one(engine, other)
+        again = run_one(engine, first)
+        assert (again.cached, again.ids) == (136, cold[0])  # 64 of the 200 are computed again
+        run_one(engine, other)
+        part = run_one(engine, branch)
+        assert (part.cached, part.ids) == (150, cold[1])
+        run_one(engine, other)
+        for stored in engine._cache._stored:
+            stored.state[:] = 0
+        broken = run_one(engine, first)
+        assert (broken.cached, broken.ids) == (0, cold[0])
+    finally:
+        engine.close()
 
 
 def test_a_vocabulary_that_frames_a_text_does_so_once(tmp_path: Path) -> None:

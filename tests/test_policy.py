@@ -159,3 +159,10 @@ def test_one_job_is_posted_ahead_of_the_free_slots_and_no_more() -> None:
 
 def test_a_free_slot_is_preferred_to_a_post_ahead() -> None:
     assert choose_replica([Load(0, 4, 4), Load(1, 3, 4)]) == 1
+
+
+def test_a_replica_that_knows_the_prompt_is_better_than_an_idle_one_while_it_has_a_free_slot() -> None:
+    assert choose_replica([Load(0, 0, 4), Load(1, 3, 4, known=64)]) == 1
+    assert choose_replica([Load(0, 0, 4, known=36), Load(1, 3, 4, known=99)]) == 0
+    assert choose_replica([Load(0, 0, 4), Load(1, 4, 4, known=999)]) == 0
+    assert choose_replica([Load(0, 4, 4), Load(1, 4, 4, known=999)]) == 0

@@ -1,5 +1,7 @@
 """The scheduler in virtual time: real policy, job tasks and replica logic over fake engines of one second a step."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -22,8 +24,8 @@ from slim.types import FinishReason, Generation, Segment, Usage
 from support.in_process import World, world
 
 
-def ask(max_tokens: int = 4, prompt: str = "a prompt", stop: tuple[str, ...] = ()) -> Generation:
-    return Generation((Segment(prompt, True),), max_tokens, stop=stop)
+def ask(max_tokens: int = 4, prompt: str = "a prompt", stop: tuple[str, ...] = (), **more: Any) -> Generation:
+    return Generation((Segment(prompt, True),), max_tokens, stop=stop, **more)
 
 
 def engine(slots: int = 4, **options: object) -> FakeEngine:
@@ -361,6 +363,40 @@ async def test_the_cache_of_a_prompt_is_counted_while_it_is_computed(autojump_cl
         with w.scheduler.submit([ask(1, LONG_PROMPT)], "r"):
             await settle(8.5)
             assert w.scheduler.statistics().kv_used == 8
+
+
+async def test_jobs_that_wait_for_a_prefix_hold_no_slot(autojump_clock: MockClock) -> None:
+    """Eight that begin alike leave a second slot to another; and they compute their beginning once."""
+    alike = "word " * 300
+    async with world([engine(2, prefill_chunk=100)], max_batch=2, max_queue_size=10) as w:
+        tickets = [w.scheduler.submit([ask(1, alike + str(number))], "r") for number in range(8)]
+        await settle(1.5)
+        assert w.scheduler.statistics().running == 1
+        other = w.scheduler.submit([ask(1, "another one")], "r")
+        await settle(2)
+        assert w.scheduler.statistics().running == 2
+        for ticket in (other, *tickets):
+            assert (await read(ticket))[1] is FinishReason.LENGTH
+        assert [ticket.timings(0).cached_tokens >= 500 for ticket in tickets] == [False] + [True] * 7
+
+
+async def test_a_conversation_goes_on_where_it_was_computed(autojump_clock: MockClock) -> None:
+    async def cached(w: World, prompt: str, **more: Any) -> int:
+        with w.scheduler.submit([ask(1, prompt, **more)], "r") as ticket:
+            await read(ticket)
+            return ticket.timings(0).cached_tokens
+
+    prompt = "word " * 100
+    async with world([engine(3, context=1000), engine(3, context=1000)], max_batch=3) as w:
+        busy, other = [w.scheduler.submit([ask(50)], "r") for _ in range(2)]  # one on each replica
+        await settle(1.5)
+        assert await cached(w, prompt) == 0
+        other.cancel()  # the replica that does not know the prompt is now the idler one
+        await settle(1.5)
+        assert await cached(w, prompt + "and more ", cache_prompt=False) == 0
+        assert await cached(w, prompt + "and more ") == 204 - 64  # the rest is computed in one part of 64 or more
+        assert await cached(w, "something else") == 0
+        busy.cancel()
 
 
 async def test_an_idle_server_is_never_stalled(autojump_clock: MockClock) -> None:

@@ -30,7 +30,7 @@ OPTIONAL = {
     *("logit_bias", "seed", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("dry_sequence_breakers", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_mode", "mirostat_tau"),
     *("mirostat_eta", "response_format", "json_schema", "grammar", "regex", "structured_outputs", "guided_json"),
-    *("guided_regex", "guided_choice", "guided_grammar"),
+    *("guided_regex", "guided_choice", "guided_grammar", "cache_prompt"),
 }
 
 
@@ -90,6 +90,7 @@ def test_every_honoured_field_arrives():
         stream=True,
         stream_options={"include_usage": True},
         return_progress=True,
+        cache_prompt=False,
         regex="a+",
     )
     wanted = evolve(
@@ -104,6 +105,7 @@ def test_every_honoured_field_arrives():
         logprobs=20,
         echo=True,
         progress=True,
+        cache_prompt=False,
         grammar=Grammar("regex", "a+", "regex"),
     )
     assert call == Call((wanted,), stream=True, include_usage=True, scored=True)
@@ -410,7 +412,7 @@ def test_no_honoured_field_is_refused_as_unbuilt():
 
 
 def test_names_that_do_not_change_the_text_are_ignored():
-    ignored = {"user": "u", "metadata": {"a": 1}, "store": True, "service_tier": "auto", "cache_prompt": True}
+    ignored = {"user": "u", "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
     assert parse(**ignored, num_ctx=5, keep_alive="5m", nobody=[]) == parse()
 
 

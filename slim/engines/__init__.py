@@ -35,6 +35,7 @@ def engine_maker(settings: Settings, model: Path | None) -> Callable[[], Engine]
         context=settings.n_ctx,
         threads=settings.n_threads or default_threads(settings.replicas),
         prefill_chunk=settings.prefill_chunk,
+        prompt_cache=settings.prompt_cache_mb * 2**20 // settings.replicas,
         gpu_layers=settings.n_gpu_layers,
         kv_type=settings.kv_type,
         mlock=settings.mlock,

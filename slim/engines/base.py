@@ -49,9 +49,9 @@ class Tokenizer(Protocol):
 class Engine(Protocol):
     """One model copy with a fixed number of slots that decode together.
 
-    Jobs with the same `prompt_id` compute their prompt once: the first scores it where that is asked, the others wait
-    for it, take it over, tell so in `Progress.cached` and score only their own tokens. An ended job's prompt can be
-    taken over until its slot is taken.
+    A job begins with the longest prefix of its prompt that a slot holds, of a running job or an ended one, and tells so
+    in `Progress.cached`; never with another tenant's. A prompt that is to be scored is computed, but for jobs with the
+    same `prompt_id`: the first scores it, the others take it over and score only their own tokens.
 
     Scores are of the model's own distribution, whatever the job's sampling and constraint make of it.
     """
@@ -79,6 +79,10 @@ class Engine(Protocol):
         Raises ValueError when the job names a token that is not in the vocabulary. The caller sees to it that prompt
         and new tokens fit in `EngineInfo.context`.
         """
+        ...
+
+    def waits(self, job: EngineJob) -> bool:
+        """Whether the caller should add the job later: a running one computes a long prefix that it can begin with."""
         ...
 
     def cancel(self, job_id: str) -> None:

@@ -54,7 +54,7 @@ class FakeEngine:
         self.step_seconds = 0.0
         self.tokenizer = FakeTokenizer()
         self._cost = step_seconds
-        self._table = SlotTable(slots)
+        self._table = SlotTable(slots, prefill_chunk)
         self._models: dict[int, FakeModel] = {}
         self._scripts: dict[int, Iterator[bytes | Exception]] = {}
 
@@ -73,12 +73,15 @@ class FakeEngine:
         named = (*job.tokens, *job.stop_token_ids, *job.shown, *(token for token, _ in job.sampling.logit_bias))
         if min(named) < 0 or max(named) >= SIZE:
             raise ValueError("a token id is outside the model's vocabulary")
-        self._share()
-        slot = self._table.add(job)
+        donor = self._table.donor(job)
+        slot = self._table.add(job, 0 if donor is None else donor.tokens)
         self._models[slot.number] = FakeModel(job)
         self._scripts.pop(slot.number, None)
         if self.script is not None:
             self._scripts[slot.number] = iter(self.script)
+
+    def waits(self, job: EngineJob) -> bool:
+        return self._table.waits(job)
 
     def cancel(self, job_id: str) -> None:
         self._table.remove(job_id)
@@ -86,8 +89,7 @@ class FakeEngine:
     def step(self) -> Sequence[EngineEvent]:
         """Raises what a script says."""
         self.step_seconds = 0.0
-        self._share()
-        decoding, chunks = self._table.decoding(), self._table.prefill(self.prefill_chunk)
+        decoding, chunks = self._table.decoding(), self._table.prefill()
         events: list[EngineEvent] = []
         for slot in decoding:
             self._table.hold(slot, 1)
@@ -112,11 +114,6 @@ class FakeEngine:
 
     def close(self) -> None:
         self._table.clear()
-
-    def _share(self) -> None:
-        """Tokens that a sibling has computed cost nothing."""
-        for offer in self._table.takeovers():
-            self._table.took(offer)
 
     def _scorer(self, slot: Slot, start: int) -> Callable[[int, int], TokenScore]:
         """Scores the prompt's tokens that follow the places from `start` on."""

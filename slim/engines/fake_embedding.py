@@ -48,6 +48,10 @@ class FakeEmbeddingEngine:
     def add(self, job: EngineJob) -> None:
         self._queue.add(job)
 
+    def waits(self, job: EngineJob) -> bool:
+        """Texts have nothing in common that could be kept."""
+        return False
+
     def cancel(self, job_id: str) -> None:
         self._queue.remove(job_id)
 

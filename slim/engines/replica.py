@@ -86,6 +86,13 @@ class Started:
 
 
 @frozen
+class Waiting:
+    """So many jobs wait until a running one has computed what they begin with. They take no slot yet."""
+
+    jobs: int
+
+
+@frozen
 class Ended:
     """The job has left the replica. With neither reason nor error it was cancelled."""
 
@@ -102,7 +109,7 @@ class Ended:
     """The error is the request's fault, and for its client to read."""
 
 
-ReplicaEvent = Ready | Broken | Started | Progress | Embedding | Ended
+ReplicaEvent = Ready | Broken | Waiting | Started | Progress | Embedding | Ended
 NOTHING: Mapping[str, tuple[TokenScore, ...]] = {}
 
 
@@ -150,6 +157,7 @@ class Replica:
     _prompt_scores: list[PromptScores] = field(factory=list)
     _events: list[ReplicaEvent] = field(factory=list)
     _slots: int = 0
+    _waiting: int = 0
     _last_fault: float = float("-inf")
     _broken: str | None = None
 
@@ -275,8 +283,13 @@ class Replica:
             self.deliver(report)
 
     def _admit(self) -> None:
+        """Add what waits, oldest first, while slots are free; but not yet what is better added later."""
+        later = deque[EngineJob]()
         while self._pending and len(self._texts) < self._slots:
             job = self._pending.popleft()
+            if self.engine.waits(job):
+                later.append(job)
+                continue
             try:
                 self.engine.add(job)
             except Exception as error:
@@ -285,6 +298,10 @@ class Replica:
             else:
                 self._texts[job.id] = TextAssembler(job.stop)
                 self._events.append(Started(job.id))
+        self._pending.extendleft(reversed(later))
+        if len(later) != self._waiting:
+            self._waiting = len(later)
+            self._events.append(Waiting(self._waiting))
 
     def _handle(self, event: EngineEvent) -> None:
         text = self._texts.get(event.job_id)

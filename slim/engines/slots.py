@@ -4,23 +4,24 @@ A job holds one slot from `add` until it ends. A step decodes one token of every
 what is left of its prefill budget with prompt chunks, in order of arrival. Mixed steps let new requests in without
 stopping the running ones.
 
-Jobs with the same `prompt_id` compute their prompt once: the others wait for the first and then take its KV over, up to
-the prompt's last token, which each computes again for logits of its own. A job that has ended leaves its KV in the slot
-until another job takes that slot, so that later siblings find it.
+What a job has computed stays in its slot when it ends, until another job takes that slot. A new job begins with the
+longest prefix of its prompt that any slot holds, running or not. While a running job is still computing such a prefix,
+the new one `waits`, outside of the slots.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import define, field, frozen
 
 from ..types import EngineEvent, EngineJob, Finished, FinishReason, PromptScores, Token, TokenScore
+from .prefixes import WIDE, WORTH, Content, common, is_sibling, usable
 
-SCORED = 63
+SCORED = WIDE - 1
 """Prompt tokens that one step scores at most: each costs a row of logits, 4 bytes for each token of the vocabulary.
 
-Below 64, because from there on llama.cpp's flash attention takes another kernel. So a prompt's scores don't depend on
-where other jobs make it be cut; with 64 they moved by 0.03 in the mean, and by 0.3 at most.
+So a prompt's scores don't depend on where other jobs make it be cut; with WIDE rows they moved by 0.03 in the mean, and
+by 0.3 at most.
 """
 
 
@@ -31,18 +32,21 @@ class Slot:
     number: int
     """Also the KV sequence id."""
     job: EngineJob
-    held: int = 0
-    """Tokens whose KV is computed or taken over."""
     cached: int = 0
-    """How many of the prompt's tokens were taken over."""
-    last_token: int = -1
+    """How many of the prompt's tokens it began with."""
+    held: int = field(init=False)
+    """Tokens whose KV it has."""
+    last_token: int = field(init=False, default=-1)
     """The newest token, not yet in the KV cache; -1 while there is none."""
-    made: int = 0
-    """New tokens so far."""
-    shares: bool = False
-    """May wait for the prompt of another job with the same one, and take its KV over."""
-    inherits: bool = False
-    """Its KV still holds this prompt, from the job before. Else the engine empties it before the first chunk."""
+    _output: list[int] = field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.held = self.cached
+
+    @property
+    def made(self) -> int:
+        """New tokens so far."""
+        return len(self._output)
 
     @property
     def prefilling(self) -> bool:
@@ -50,8 +54,22 @@ class Slot:
 
     @property
     def scores_prompt(self) -> bool:
-        """A prompt that was taken over is not scored: the first of its siblings has done that."""
+        """A prompt that was not computed here is not scored: the first of its siblings has done that."""
         return self.job.score_prompt and not self.cached
+
+    @property
+    def content(self) -> Content:
+        """What its KV holds."""
+        tokens = (*self.job.tokens, *self._output)[: self.held]
+        return self._content(tokens, "" if self.prefilling else self.job.prompt_id)
+
+    @property
+    def coming(self) -> Content:
+        """What its KV will hold when the prompt is complete."""
+        return self._content(self.job.tokens, self.job.prompt_id)
+
+    def _content(self, tokens: tuple[int, ...], prompt_id: str) -> Content:
+        return Content(tokens, self.job.tenant, prompt_id, self.scores_prompt)
 
     def ends(self, token: int, end: frozenset[int]) -> bool:
         """The token ends the job and makes no Token event; `end` are the vocabulary's end tokens."""
@@ -60,7 +78,7 @@ class Slot:
     def take(self, token: int, data: bytes, score: TokenScore | None) -> list[EngineEvent]:
         """The job goes on with this token: its events, where the last may be Finished."""
         self.last_token = token
-        self.made += 1
+        self._output.append(token)
         events: list[EngineEvent] = [Token(self.job.id, token, data, score)]
         if self.job.constraint is not None and self.job.constraint.complete:
             events.append(Finished(self.job.id, FinishReason.STOP))
@@ -95,12 +113,11 @@ class Chunk:
         return [PromptScores(self.slot.job.id, tuple(scores))] if scores else []
 
 
-@frozen(eq=False)
-class Takeover:
-    """The slot can have the first `tokens` tokens of its prompt from slot `source`, maybe itself."""
+@frozen
+class Donor:
+    """Slot `number` holds the first `tokens` tokens of a job's prompt."""
 
-    slot: Slot
-    source: int
+    number: int
     tokens: int
 
 
@@ -109,24 +126,77 @@ class SlotTable:
     """Who runs where. Lowest free number first: KV streams are fast only while the ids in use have no gaps."""
 
     size: int
+    chunk: int
+    """Prompts are cut at its multiples: see `prefill`."""
     _free: list[int] = field(init=False)
     _by_id: dict[str, Slot] = field(init=False, factory=dict)
-    _left: dict[int, EngineJob] = field(init=False, factory=dict)
-    """By free slot: the job whose whole prompt is still in its KV."""
+    _left: dict[int, Content] = field(init=False, factory=dict)
+    """By free slot: what its KV still holds."""
     held: int = field(init=False, default=0)
     """Tokens held by all running jobs."""
 
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.size))
 
-    def add(self, job: EngineJob) -> Slot:
-        """Take the lowest free slot. Raises RuntimeError when none is free or the id runs already."""
+    def waits(self, job: EngineJob, known: int = 0) -> bool:
+        """Whether a running job is about to have computed what this one then needs not. The caller asks again.
+
+        `known` tokens of the prompt can be had from elsewhere.
+        """
+        donor = self.donor(job)
+        least = max(known, donor.tokens if donor is not None else 0) + 1
+        for slot in self._by_id.values():
+            if slot.prefilling and slot.job.cache_prompt:
+                worth = 0 if is_sibling(slot.coming, job) else WORTH
+                if usable(slot.coming, job, self.chunk) >= least + worth:
+                    return True
+        return False
+
+    def donor(self, job: EngineJob) -> Donor | None:
+        """Where most of its prompt is, best in the slot that it will get."""
+        best = Donor(-1, 0)
+        for number, content in self._contents():
+            tokens = usable(content, job, self.chunk)
+            if tokens > best.tokens or (tokens == best.tokens > 0 and self._free and number == self.next_number):
+                best = Donor(number, tokens)
+        return best if best.tokens else None
+
+    @property
+    def next_number(self) -> int:
+        """The slot that the next job gets. Only while one is free."""
+        return self._free[0]
+
+    def left(self, number: int) -> Content | None:
+        """What a free slot's KV still holds and no other slot's does."""
+        content = self._left.get(number)
+        others = (other for place, other in self._contents() if place != number)
+        if content is None or any(
+            other.tenant == content.tenant and common(other.tokens, content.tokens) == len(content.tokens)
+            for other in others
+        ):
+            return None
+        return content
+
+    def left_tokens(self, number: int) -> int:
+        """How many tokens a free slot's KV still holds."""
+        content = self._left.get(number)
+        return 0 if content is None else len(content.tokens)
+
+    def check(self, job: EngineJob) -> None:
+        """Raise RuntimeError when no slot is free for the job, or its id runs already."""
         if not self._free or job.id in self._by_id:
             raise RuntimeError(f"no slot for job {job.id}")
-        slot = Slot(heapq.heappop(self._free), job, shares=bool(job.prompt_id) and len(job.tokens) > 1)
-        before = self._left.pop(slot.number, None)
-        slot.inherits = slot.shares and before is not None and _same_prompt(before, job)
+
+    def add(self, job: EngineJob, cached: int = 0) -> Slot:
+        """Take the lowest free slot, whose KV now holds so many of the prompt's tokens and nothing else.
+
+        Raises what `check` raises: ask it before you touch that KV.
+        """
+        self.check(job)
+        slot = Slot(heapq.heappop(self._free), job, cached)
+        self._left.pop(slot.number, None)
         self._by_id[job.id] = slot
+        self.held += cached
         return slot
 
     def remove(self, job_id: str) -> Slot | None:
@@ -135,8 +205,8 @@ class SlotTable:
         if slot is not None:
             heapq.heappush(self._free, slot.number)
             self.held -= slot.held
-            if slot.job.prompt_id and not slot.prefilling:
-                self._left[slot.number] = slot.job
+            if slot.job.cache_prompt and slot.held:
+                self._left[slot.number] = slot.content
         return slot
 
     def hold(self, slot: Slot, tokens: int) -> None:
@@ -150,60 +220,36 @@ class SlotTable:
             self.remove(job_id)
         self._left.clear()
 
-    def takeovers(self) -> list[Takeover]:
-        """What can be taken over now, oldest job first. Each must be answered by `took` or `refused` before a step."""
-        offers = []
-        for slot in self._by_id.values():
-            if slot.shares and not slot.held:
-                source = self._source(slot)
-                if source is not None:
-                    offers.append(Takeover(slot, source, len(slot.job.tokens) - 1))
-        return offers
-
-    def took(self, takeover: Takeover) -> None:
-        """The slot's KV now holds these tokens and nothing else."""
-        takeover.slot.cached = takeover.tokens
-        self.hold(takeover.slot, takeover.tokens)
-
-    def refused(self, takeover: Takeover) -> None:
-        """The engine can't do it and has emptied the slot's KV, so the slot computes its prompt itself."""
-        takeover.slot.shares = takeover.slot.inherits = False
-
     def decoding(self) -> list[Slot]:
         """Slots whose prompt is complete, oldest job first."""
         return [slot for slot in self._by_id.values() if not slot.prefilling]
 
-    def prefill(self, budget: int) -> list[Chunk]:
-        """Prompt chunks for this step, at most `budget` tokens together, oldest job first.
+    def prefill(self) -> list[Chunk]:
+        """Prompt chunks for this step, at most `chunk` tokens together, oldest job first.
 
-        A prompt is cut at multiples of `budget` and nowhere else, whatever runs beside it: how many rows a sequence has
+        A prompt is cut at multiples of `chunk` and nowhere else, whatever runs beside it: how many rows a sequence has
         in a step decides which kernels compute them, and so the last bits of its logits. At most SCORED tokens are of
-        prompts that are scored; so few may be cut anywhere. A slot that waits for another's KV has none.
+        prompts that are scored; so few may be cut anywhere.
         """
         chunks: list[Chunk] = []
-        whole, scored, computing = budget, SCORED, set[str]()
+        left, scored = self.chunk, SCORED
         for slot in self._by_id.values():
-            if not slot.prefilling or (slot.shares and not slot.held and slot.job.prompt_id in computing):
+            if not slot.prefilling:
                 continue
-            computing.add(slot.job.prompt_id)
-            left = len(slot.job.tokens) - slot.held
-            size = min(left, budget, scored) if slot.scores_prompt else min(left, whole)
-            if 0 < size <= budget:
+            rest = len(slot.job.tokens) - slot.held
+            if slot.scores_prompt:
+                size = min(rest, left, scored)
+                scored -= size
+            else:
+                size = min(rest, self.chunk - slot.held % self.chunk)
+            if 0 < size <= left:
                 chunks.append(Chunk(slot, slot.held, slot.held + size))
-                budget -= size
-                scored -= size if slot.scores_prompt else 0
+                left -= size
         return chunks
 
-    def _source(self, slot: Slot) -> int | None:
-        """A slot whose KV holds the same prompt, best the slot itself."""
-        if slot.inherits:
-            return slot.number
-        for other in self._by_id.values():
-            if not other.prefilling and _same_prompt(other.job, slot.job):
-                return other.number
-        return next((number for number, job in self._left.items() if _same_prompt(job, slot.job)), None)
-
-
-def _same_prompt(one: EngineJob, other: EngineJob) -> bool:
-    """The tokens are compared too: KV of another prompt would give a fluent answer to a question nobody asked."""
-    return one.prompt_id == other.prompt_id and (one.tokens is other.tokens or one.tokens == other.tokens)
+    def _contents(self) -> Iterator[tuple[int, Content]]:
+        """What every slot's KV holds, as far as jobs may share it."""
+        yield from self._left.items()
+        for slot in self._by_id.values():
+            if slot.job.cache_prompt and slot.held:
+                yield slot.number, slot.content

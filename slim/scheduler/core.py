@@ -264,6 +264,7 @@ class Scheduler:
             constraint=prepared.constraints[job.choice],
             shown=prepared.shown,
             prompt_id=prompt.id,
+            cache_prompt=request.cache_prompt,
         )
 
     async def _prepare_prompt(self, job: Job) -> None:
@@ -287,10 +288,10 @@ class Scheduler:
             if readiness.status == "failed":
                 for stranded in list(self._jobs.values()):
                     self._end(stranded, Outcome.ENGINE_ERROR, error=refusal(readiness))
-            while (book := self._replicas.with_room(now)) and (job := self._take()):
+            while self._replicas.has_room(now) and (job := self._take()):
                 assert job.engine_job is not None
                 self._policy.move(job.place, JobState.POSTED)
-                book.post(job.engine_job, now)
+                self._replicas.choose(job.engine_job, now).post(job.engine_job, now)
             self._tell_positions(now)
             await self._wakeup[1].receive()
 

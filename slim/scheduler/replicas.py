@@ -12,13 +12,17 @@ from typing import Literal
 import trio
 from attrs import define, field, frozen
 
-from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started
+from ..engines.prefixes import common
+from ..engines.replica import Broken, Cancel, Ended, Post, Ready, Replica, Report, Started, Waiting
 from ..policy import Load, choose_replica
 from ..preparation import Model
 from ..types import Embedding, EngineInfo, EngineJob, Progress
 
 JobEvent = Started | Progress | Embedding | Ended
 Deliver = Callable[[Report], None]
+PROMPTS = 64
+"""Of one replica, that are looked through for what a new one begins with."""
+
 Clock = Callable[[], float]
 MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
 """Makes the replicas, given where they deliver their reports and the clock that stamps them."""
@@ -43,7 +47,11 @@ class ReplicaBook:
     error: str | None = None
     jobs: set[str] = field(factory=set)
     """Posted, and not yet reported as gone."""
+    waiting: int = 0
+    """Of them those that take no slot yet: others may pass them."""
     kv_used: int = 0
+    prompts: deque[EngineJob] = field(factory=lambda: deque(maxlen=PROMPTS))
+    """The last ones that were posted."""
 
     def stalled(self, now: float, limit: float) -> bool:
         return bool(self.jobs) and now - self.last_sign > limit
@@ -52,7 +60,18 @@ class ReplicaBook:
         if not self.jobs:
             self.last_sign = now
         self.jobs.add(job.id)
+        if job.cache_prompt:
+            self.prompts.append(job)
         self.replica.post(Post(job))
+
+    def load(self, index: int, known: int = 0) -> Load:
+        assert self.info is not None  # it is loaded
+        return Load(index, len(self.jobs) - self.waiting, self.info.slots, known)
+
+    def known(self, job: EngineJob) -> int:
+        """Tokens of the prompt that it has been posted before. They may have left its cache since."""
+        shared = (common(one.tokens, job.tokens) for one in self.prompts if one.tenant == job.tenant)
+        return max(shared, default=0) if job.cache_prompt else 0
 
     def cancel(self, job_id: str) -> None:
         self.replica.post(Cancel(job_id))
@@ -122,16 +141,18 @@ class ReplicaSet:
             self.on_report(report)
             for event in report.events:
                 self._read_event(book, event, report.at)
-                changed = changed or isinstance(event, Ended | Ready | Broken)
+                changed = changed or isinstance(event, Ended | Ready | Broken | Waiting)
         if changed:
             self.on_change()
 
-    def _read_event(self, book: ReplicaBook, event: JobEvent | Ready | Broken, at: float) -> None:
+    def _read_event(self, book: ReplicaBook, event: JobEvent | Ready | Broken | Waiting, at: float) -> None:
         if isinstance(event, Ready):
             book.info = event.info
             self.model = self.model or Model(event.info, book.replica.tokenizer, self.chat_template)
         elif isinstance(event, Broken):
             book.error = event.error
+        elif isinstance(event, Waiting):
+            book.waiting = event.jobs
         else:
             if isinstance(event, Ended):
                 book.jobs.discard(event.job_id)
@@ -145,12 +166,17 @@ class ReplicaSet:
     def loaded(self) -> list[ReplicaBook]:
         return [b for b in self.books if b.info is not None and b.error is None]
 
-    def with_room(self, now: float) -> ReplicaBook | None:
-        """The replica that should get the next job, or None while none has room."""
+    def has_room(self, now: float) -> bool:
+        """Whether a replica can be posted one more job."""
+        return choose_replica(book.load(index) for index, book in enumerate(self.serving(now))) is not None
+
+    def choose(self, job: EngineJob, now: float) -> ReplicaBook:
+        """The replica that should get this job. Only while one has room."""
         serving = self.serving(now)
-        loads = [Load(i, len(b.jobs), b.info.slots) for i, b in enumerate(serving) if b.info is not None]
-        chosen = choose_replica(loads)
-        return None if chosen is None else serving[chosen]
+        known = [book.known(job) if len(serving) > 1 else 0 for book in serving]
+        chosen = choose_replica(book.load(index, known[index]) for index, book in enumerate(serving))
+        assert chosen is not None
+        return serving[chosen]
 
     def holder(self, job_id: str) -> ReplicaBook | None:
         """The replica that still has this job, or None."""

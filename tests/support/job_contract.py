@@ -5,11 +5,13 @@ Laws like those of `engine_contract`, which says what a maker is.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from attrs import evolve
 
 from slim.engines.base import Engine
+from slim.engines.prefixes import WORTH, aligned, common
 from slim.types import EngineJob, Failed, Finished, FinishReason, Progress, PromptScores, Sampling, Segment, Token
 
 from .constraints import Faulty, OneOf
@@ -272,9 +274,9 @@ def siblings(engine: Engine, count: int, text: str = PROMPT, **more: int) -> lis
     ]
 
 
-def alone(make: EngineMaker, jobs: Sequence[EngineJob]) -> list[list[int]]:
-    engine = loaded(make)
-    return [run_one(engine, evolve(one, prompt_id="")).ids for one in jobs]
+def alone(make: EngineMaker, jobs: Sequence[EngineJob], **shape: int) -> list[list[int]]:
+    engine = loaded(make, **shape)
+    return [run_one(engine, evolve(one, prompt_id="", cache_prompt=False)).ids for one in jobs]
 
 
 def siblings_compute_their_prompt_once_and_write_what_they_write_alone(make: EngineMaker) -> None:
@@ -306,54 +308,100 @@ def siblings_beyond_the_slots_find_the_prompt_that_is_left(make: EngineMaker) ->
 
 def held_tokens_are_right_for_siblings(make: EngineMaker) -> None:
     engine = loaded(make, prefill_chunk=128)
-    jobs = siblings(engine, 2)
-    total = len(jobs[0].tokens)
-    for one in jobs:
-        engine.add(one)
+    first, second = siblings(engine, 2)
+    total = len(first.tokens)
+    engine.add(first)
+    assert engine.waits(second)
     engine.step()
     assert engine.kv_used == total
+    engine.add(second)
+    assert engine.kv_used == total + total - 1
     engine.step()
     assert engine.kv_used == total + 1 + total
-    engine.cancel(jobs[0].id)
+    engine.cancel(first.id)
     assert engine.kv_used == total
-    engine.cancel(jobs[1].id)
+    engine.cancel(second.id)
     assert engine.kv_used == 0
 
 
 def a_sibling_goes_on_when_the_one_it_waits_for_is_cancelled(make: EngineMaker) -> None:
     engine = loaded(make, prefill_chunk=4)
-    jobs = siblings(engine, 3)
-    for one in jobs:
-        engine.add(one)
+    first, *others = siblings(engine, 3)
+    engine.add(first)
     outputs: dict[str, Output] = defaultdict(Output)
     step(engine, outputs)
-    engine.cancel(jobs[0].id)
-    finish(engine, outputs)
-    assert [outputs[one.id].ids for one in jobs[1:]] == alone(make, jobs[1:])
-    assert [outputs[one.id].cached for one in jobs[1:]] == [0, len(jobs[0].tokens) - 1]
+    assert all(engine.waits(one) for one in others)
+    engine.cancel(first.id)
+    assert not any(engine.waits(one) for one in others)
+    finish(engine, outputs, others)
+    assert [outputs[one.id].ids for one in others] == alone(make, others)
+    assert outputs[others[1].id].cached == len(first.tokens) - 1
 
 
-def a_sibling_is_given_its_prompt_before_another_job_takes_the_slot_that_has_it(make: EngineMaker) -> None:
-    engine = loaded(make, slots=2, prefill_chunk=128)
-    first, second = siblings(engine, 2)
-    engine.add(evolve(first, max_tokens=1))
-    engine.add(second)
+def with_words(engine: Engine, name: str, count: int, end: str, **more: Any) -> EngineJob:
+    """A prompt whose first words are those of every other one."""
+    return job(engine, name, "one two three four five " * count + end, **more)
+
+
+def a_prefix_is_computed_once_while_it_is_in_a_slot(make: EngineMaker) -> None:
+    """By who ended, by who still runs, and by itself again; the text is that of a cold engine."""
+    engine = loaded(make, slots=3, context=512, prefill_chunk=128)
+    jobs = [with_words(engine, end, 30, f"{end} and more", max_tokens=4) for end in ("x", "y", "z")]
+    first = run_one(engine, jobs[0])
+    engine.add(jobs[1])
     outputs: dict[str, Output] = defaultdict(Output)
     step(engine, outputs)
-    assert outputs[first.id].reason == FinishReason.LENGTH
-    engine.add(job(engine, "other", OTHER))
-    finish(engine, outputs)
-    assert outputs[second.id].cached == len(first.tokens) - 1
-    assert outputs[second.id].ids == alone(make, [second])[0]
-    assert outputs["other"].ids == run_one(loaded(make), job(engine, "other", OTHER)).ids
+    finish(engine, outputs, [jobs[2]])
+    again = run_one(engine, evolve(jobs[0], id="again"))
+    shared = common(jobs[0].tokens, jobs[1].tokens)
+    assert first.cached == 0
+    for one, output in ((jobs[1], outputs["y"]), (jobs[2], outputs["z"])):
+        assert output.cached == aligned(shared, len(one.tokens), 128) > 64
+        assert output.progress[-1] == len(one.tokens)
+    assert again.cached == aligned(shared, len(jobs[0].tokens), 128)
+    assert again.ids == first.ids
+    for one in jobs[1:]:
+        assert outputs[one.id].ids == run_one(loaded(make, context=512, prefill_chunk=128), one).ids
 
 
-def other_prompts_share_nothing(make: EngineMaker) -> None:
-    engine = loaded(make)
-    jobs = [*siblings(engine, 1), *siblings(engine, 1, OTHER), job(engine, "x"), job(engine, "y")]
-    outputs = run(engine, jobs)
-    assert [outputs[one.id].cached for one in jobs] == [0, 0, 0, 0]
-    assert outputs["x"].ids == outputs["y"].ids
+def a_conversation_goes_on_where_its_answer_ended(make: EngineMaker) -> None:
+    engine = loaded(make, context=512)
+    first = with_words(engine, "a", 5, "end", max_tokens=6)
+    answer = run_one(engine, first).ids
+    longer = (*first.tokens, *answer, *first.tokens[1:5])
+    assert run_one(engine, evolve(first, id="b", tokens=longer)).cached == len(first.tokens) + len(answer) - 1
+
+
+def jobs_that_begin_alike_wait_for_the_first(make: EngineMaker) -> None:
+    engine = loaded(make, slots=4, context=1024, prefill_chunk=64)
+    jobs = [with_words(engine, str(n), 60, f"{n}", max_tokens=2) for n in range(3)]
+    other, short = job(engine, "other", OTHER), with_words(engine, "short", 6, "end")
+    engine.add(jobs[0])
+    assert [engine.waits(one) for one in (jobs[1], jobs[2], other, short)] == [True, True, False, False]
+    assert not engine.waits(evolve(jobs[1], tenant="another"))
+    assert not engine.waits(evolve(jobs[1], cache_prompt=False))
+    assert not engine.waits(evolve(jobs[1], score_prompt=True, logprobs=0))
+    outputs: dict[str, Output] = defaultdict(Output)
+    finish(engine, outputs, [*jobs[1:], other])
+    shared = common(jobs[0].tokens, jobs[1].tokens)
+    assert outputs[jobs[0].id].cached == 0
+    assert all(shared - WORTH <= outputs[one.id].cached <= shared for one in jobs[1:])
+    assert outputs["other"].cached == 0
+    assert [outputs[one.id].ids for one in jobs] == alone(make, jobs, context=1024, prefill_chunk=64)
+
+
+def what_a_job_computed_is_not_for_every_other(make: EngineMaker) -> None:
+    """Not for another tenant, not for a prompt to be scored, and neither from nor for who wants no cache."""
+    engine = loaded(make, slots=2, context=512)
+    first = with_words(engine, "a", 20, "end", max_tokens=2, tenant="t")
+    expected = run_one(engine, first).ids
+    for change in ({"tenant": ""}, {"tenant": "u"}, {"cache_prompt": False}):
+        output = run_one(engine, evolve(first, id="b", **change))
+        assert (output.cached, output.ids) == (0, expected), change
+    assert run_one(engine, evolve(first, id="b", score_prompt=True, logprobs=0)).cached == 0
+    engine = loaded(make, slots=1, context=512)
+    run_one(engine, evolve(first, cache_prompt=False))
+    assert run_one(engine, first).cached == 0
 
 
 def only_the_first_sibling_scores_the_prompt(make: EngineMaker) -> None:
@@ -394,7 +442,7 @@ def jobs_of_every_kind_run_side_by_side_as_they_run_alone(make: EngineMaker) -> 
 
     together = run(engine, jobs())
     for one in jobs():
-        by_itself = run_one(engine, evolve(one, prompt_id=""))
+        by_itself = run_one(engine, evolve(one, prompt_id="", cache_prompt=False))
         assert together[one.id].ids == by_itself.ids, one.id
         assert together[one.id].scores == by_itself.scores
         assert together[one.id].prompt_scores == by_itself.prompt_scores
@@ -437,8 +485,10 @@ JOB_CONTRACT = (
     siblings_beyond_the_slots_find_the_prompt_that_is_left,
     held_tokens_are_right_for_siblings,
     a_sibling_goes_on_when_the_one_it_waits_for_is_cancelled,
-    a_sibling_is_given_its_prompt_before_another_job_takes_the_slot_that_has_it,
-    other_prompts_share_nothing,
+    a_prefix_is_computed_once_while_it_is_in_a_slot,
+    a_conversation_goes_on_where_its_answer_ended,
+    jobs_that_begin_alike_wait_for_the_first,
+    what_a_job_computed_is_not_for_every_other,
     only_the_first_sibling_scores_the_prompt,
     after_a_reset_nothing_is_left_to_share,
     jobs_of_every_kind_run_side_by_side_as_they_run_alone,

@@ -116,6 +116,10 @@ class LlamaEmbeddingEngine:
         """Raises ValueError for a job that would break the batch of the others."""
         self._queue.add(job)
 
+    def waits(self, job: EngineJob) -> bool:
+        """Texts have nothing in common that could be kept."""
+        return False
+
     def cancel(self, job_id: str) -> None:
         self._queue.remove(job_id)
 

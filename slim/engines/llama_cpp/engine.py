@@ -14,6 +14,8 @@ from attrs import define, evolve, field, frozen
 
 from ...errors import Unanswerable
 from ...types import EngineEvent, EngineInfo, EngineJob, Failed, Finished, FinishReason, Progress, TokenScore
+from ..prefixes import WORTH
+from ..prompt_cache import PromptCache
 from ..sampling import Array, BadLogitsError, score
 from ..slots import SCORED, Chunk, Slot, SlotTable
 from .dry import DryMaker, LlamaSampler
@@ -54,7 +56,14 @@ class LlamaEngine:
         init=False, default=attrs.Factory(lambda self: Loaded(self.options, Context), takes_self=True)
     )
     _table: SlotTable = field(
-        init=False, default=attrs.Factory(lambda self: SlotTable(self.options.slots), takes_self=True)
+        init=False,
+        default=attrs.Factory(lambda self: SlotTable(self.options.slots, self.options.prefill_chunk), takes_self=True),
+    )
+    _cache: PromptCache = field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: PromptCache(self.options.prompt_cache, self.options.prefill_chunk), takes_self=True
+        ),
     )
     _samplers: dict[int, LlamaSampler] = field(init=False, factory=dict)
     """By slot number."""
@@ -93,11 +102,12 @@ class LlamaEngine:
         named = (*job.tokens, *job.stop_token_ids, *job.shown, *(token for token, _ in job.sampling.logit_bias))
         if min(named) < 0 or max(named) >= len(self._loaded.vocab):
             raise ValueError("a token id is outside the model's vocabulary")
-        self._share()  # before the job takes a slot whose KV an older one waits for
-        slot = self._table.add(job)
-        if not slot.inherits:
-            self._loaded.context.forget(slot.number)
+        self._table.check(job)
+        slot = self._table.add(job, self._begin(job))
         self._samplers[slot.number] = LlamaSampler(job, self._loaded.vocab.end, self._dry)
+
+    def waits(self, job: EngineJob) -> bool:
+        return self._table.waits(job, self._cache.best(job)[1])
 
     def cancel(self, job_id: str) -> None:
         slot = self._table.remove(job_id)
@@ -106,7 +116,6 @@ class LlamaEngine:
 
     def step(self) -> Sequence[EngineEvent]:
         """Raises LlamaError when the decode failed or was interrupted."""
-        self._share()
         events: list[EngineEvent] = []
         for rows in self._plan():
             self._loaded.batch.clear()
@@ -130,13 +139,30 @@ class LlamaEngine:
         self._owned.close()
         self._loaded.close()
 
-    def _share(self) -> None:
-        """Give KV that is there to the jobs that wait for it."""
-        for offer in self._table.takeovers():
-            if self._loaded.context.take_over(offer.source, offer.slot.number, offer.tokens):
-                self._table.took(offer)
-            else:
-                self._table.refused(offer)
+    def _begin(self, job: EngineJob) -> int:
+        """Put what is known of the job's prompt into the KV of the slot that it gets. Returns how many tokens."""
+        number, context = self._table.next_number, self._loaded.context
+        donor = self._table.donor(job)
+        stored, tokens = self._cache.best(job)
+        if stored is not None and (donor is None or tokens > donor.tokens):
+            state = self._cache.use(stored)
+            self._empty(number)
+            return tokens if context.restore(number, state) and context.take_over(number, number, tokens) else 0
+        if donor is None or donor.number != number:
+            self._empty(number)
+        elif donor.tokens + WORTH <= self._table.left_tokens(number):
+            self._keep(number)
+        return donor.tokens if donor is not None and context.take_over(donor.number, number, donor.tokens) else 0
+
+    def _empty(self, number: int) -> None:
+        self._keep(number)
+        self._loaded.context.forget(number)
+
+    def _keep(self, number: int) -> None:
+        """Copy what an ended job has left in its slot to RAM, where that may be worth its bytes."""
+        content = self._table.left(number)
+        if content is not None and len(content.tokens) >= WORTH and self._cache.wants(content):
+            self._cache.put(content, self._loaded.context.save(number))
 
     def _plan(self) -> list[list[Row]]:
         """The step's decodes: each of sequences with as many tokens as the others, by slot number.
@@ -146,7 +172,7 @@ class LlamaEngine:
         without gaps.
         """
         rows = [Row(slot, (slot.last_token,)) for slot in self._table.decoding()]
-        for chunk in self._table.prefill(self.options.prefill_chunk):
+        for chunk in self._table.prefill():
             rows.append(Row(chunk.slot, chunk.slot.job.tokens[chunk.start : chunk.end], chunk))
         rows.sort(key=lambda row: (len(row.tokens), row.slot.number))
         return [list(group) for _, group in groupby(rows, key=lambda row: len(row.tokens))]

@@ -31,6 +31,8 @@ class LlamaOptions:
     kv_type: str = "f16"
     """f16 or q8_0."""
     mlock: bool = False
+    prompt_cache: int = 0
+    """Bytes of RAM for the KV of prompts that have left their slots."""
 
 
 @define(eq=False)

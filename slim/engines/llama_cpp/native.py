@@ -215,5 +215,20 @@ class Context:
             self.forget(target)
         return done
 
+    def save(self, sequence: int) -> Any:
+        """A copy of a sequence's KV, an array of bytes that `restore` reads; empty where there is none to be had."""
+        state = np.empty(self._lib.llama_state_seq_get_size(self.handle, sequence), np.uint8)
+        size = self._lib.llama_state_seq_get_data(self.handle, _bytes_of(state), len(state), sequence)
+        return state[:size]
+
+    def restore(self, sequence: int, state: Any) -> bool:
+        """Make the empty sequence hold what was saved. False, and it stays empty, where that can't be read."""
+        return bool(self._lib.llama_state_seq_set_data(self.handle, _bytes_of(state), len(state), sequence))
+
     def close(self) -> None:
         self._lib.llama_free(self.handle)
+
+
+def _bytes_of(array: Any) -> Any:
+    """The array's memory, as a C function takes it."""
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

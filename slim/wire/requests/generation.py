@@ -98,6 +98,7 @@ class GenerationFields(SamplingFields, FormFields):
     n: Annotated[int, Range(1, INT32), "Answers to each prompt."] = 1
     stream: Annotated[bool, "Send server-sent events."] = False
     stream_options: Annotated[StreamOptions, "Only with `stream`."] = StreamOptions()
+    cache_prompt: Annotated[bool, "May share computed prompts with other requests of the key."] = True
     return_progress: Annotated[bool, "The stream tells how far queue and prompt are. Only with `stream`."] = False
 
 
@@ -145,5 +146,6 @@ def generation(
         echo=echo,
         grammar=form(asked),
         progress=asked.return_progress,
+        cache_prompt=asked.cache_prompt,
         param=param,
     )

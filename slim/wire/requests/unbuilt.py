@@ -1,7 +1,7 @@
 """Request fields that other servers know and this one can't honour. Tables and their reader; knows no records.
 
 To ignore such a field would answer another question than the one asked. A value that asks for nothing is fine.
-Names that are in no table and no body (`user`, `metadata`, `store`, `cache_prompt`, anybody's own) leave the text as it
+Names that are in no table and no body (`user`, `metadata`, `store`, anybody's own) leave the text as it
 is: ignored.
 """
 
