@@ -47,5 +47,5 @@ def test_every_field_at_and_beyond_its_bounds_gets_no_5xx(tmp_path):
 
 @pytest.mark.slow
 def test_five_thousand_made_up_requests_get_no_5xx(tmp_path):
-    report = fuzz(tmp_path, "coverage,fuzzing", examples=360, seed=2, seconds=7200)
+    report = fuzz(tmp_path, "coverage,fuzzing", examples=400, seed=2, seconds=7200)
     assert report["test_cases"]["generated"] >= 5000
