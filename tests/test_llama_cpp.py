@@ -557,6 +557,27 @@ def test_scores_take_no_more_rows_than_the_context_has_room_for() -> None:
     engine.close()
 
 
+def test_what_a_slot_was_given_stays_right_when_its_donor_is_overwritten_at_once() -> None:
+    """By a prompt from RAM, before the next step: both texts are those of a cold engine."""
+    engine = make_engine(slots=2, context=256, prefill_chunk=128, prompt_cache=2**26)
+    engine.load()
+    ids = engine.tokenizer.encode((Segment(f"{LONG} " * 8, parse_special=False),))
+    stored, filler = EngineJob("stored", ids[300:400], 4, Sampling(0.0)), EngineJob("filler", ids[500:520], 40)
+    kept = EngineJob("kept", ids[:100], 4, Sampling(0.0))
+    wanted = [EngineJob(one.id, (*one.tokens, 9), 6, Sampling(0.0), logprobs=0) for one in (kept, stored)]
+    try:
+        cold = [run_one(engine, evolve(one, cache_prompt=False)) for one in wanted]
+        run_one(engine, stored)  # in slot 0
+        engine.add(filler)  # takes slot 0: what was stored goes to RAM
+        run_one(engine, kept)  # in slot 1
+        engine.cancel("filler")
+        outputs = run(engine, wanted)  # slot 0 is given what slot 1 holds, and slot 1 what RAM holds
+    finally:
+        engine.close()
+    assert all(outputs[one.id].cached > 30 for one in wanted)
+    assert [outputs[one.id].scores for one in wanted] == [output.scores for output in cold]
+
+
 def test_a_prompt_that_left_its_slot_comes_back_from_ram() -> None:
     """Whole and in part, with the text of a cold engine; a state that can't be read costs no more than time."""
     engine = make_engine(slots=1, context=512, prefill_chunk=128, prompt_cache=2**26)

@@ -207,9 +207,9 @@ class Context:
 
         False when the model can't cut a sequence back, as recurrent ones can't; the target is then empty.
         """
-        if source != target:
-            # Whole sequences only: between streams llama.cpp ends the process when asked for a part.
-            self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        # Not llama_memory_seq_cp: between streams it copies at the next decode, what the source then holds.
+        if source != target and not self.restore(target, self.save(source)):
+            return False
         done = bool(self._lib.llama_memory_seq_rm(self._memory, target, tokens, -1))
         if not done:
             self.forget(target)
