@@ -65,6 +65,15 @@ def usable(content: Content, job: EngineJob, chunk: int) -> int:
     return min(shared, len(job.tokens) - 1) if is_sibling(content, job) else 0
 
 
+def covers(whole: Content, part: Content) -> bool:
+    """Whether everything of `part` can be had from `whole`."""
+    return (
+        whole.tenant == part.tenant
+        and whole.scored == part.scored
+        and common(whole.tokens, part.tokens) == len(part.tokens)
+    )
+
+
 def is_sibling(content: Content, job: EngineJob) -> bool:
     """The content has the whole prompt of another choice of the same request."""
     return bool(job.prompt_id) and content.prompt_id == job.prompt_id

@@ -5,7 +5,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from ..types import EngineJob
-from .prefixes import Content, common, usable
+from .prefixes import Content, covers, usable
 
 
 @frozen(eq=False)
@@ -30,14 +30,14 @@ class PromptCache:
 
     def wants(self, content: Content) -> bool:
         """Whether a copy is worth making: there is room at all, and nothing here begins with the same tokens."""
-        return self.budget > 0 and not any(_covers(stored.content, content) for stored in self._stored)
+        return self.budget > 0 and not any(covers(stored.content, content) for stored in self._stored)
 
     def put(self, content: Content, state: Any) -> None:
         """Keep a copy that fits; drop those of its beginnings, and as many old ones as it takes."""
         if len(state) > self.budget:
             return
         for stored in list(self._stored):
-            if _covers(content, stored.content):
+            if covers(content, stored.content):
                 self._drop(stored)
         while self.size + len(state) > self.budget:
             self._drop(next(iter(self._stored)))
@@ -61,12 +61,3 @@ class PromptCache:
     def _drop(self, stored: Stored) -> None:
         del self._stored[stored]
         self.size -= len(stored.state)
-
-
-def _covers(whole: Content, part: Content) -> bool:
-    """Whether everything of `part` can be had from `whole`."""
-    return (
-        whole.tenant == part.tenant
-        and whole.scored == part.scored
-        and common(whole.tokens, part.tokens) == len(part.tokens)
-    )

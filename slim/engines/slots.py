@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from attrs import define, field, frozen
 
 from ..types import EngineEvent, EngineJob, Finished, FinishReason, PromptScores, Token, TokenScore
-from .prefixes import WIDE, WORTH, Content, common, is_sibling, usable
+from .prefixes import WIDE, WORTH, Content, covers, is_sibling, usable
 
 SCORED = WIDE - 1
 """Prompt tokens that one step scores at most: each costs a row of logits, 4 bytes for each token of the vocabulary.
@@ -170,17 +170,7 @@ class SlotTable:
         """What a free slot's KV still holds and no other slot's does."""
         content = self._left.get(number)
         others = (other for place, other in self._contents() if place != number)
-        if content is None or any(
-            other.tenant == content.tenant and common(other.tokens, content.tokens) == len(content.tokens)
-            for other in others
-        ):
-            return None
-        return content
-
-    def left_tokens(self, number: int) -> int:
-        """How many tokens a free slot's KV still holds."""
-        content = self._left.get(number)
-        return 0 if content is None else len(content.tokens)
+        return None if content is None or any(covers(other, content) for other in others) else content
 
     def check(self, job: EngineJob) -> None:
         """Raise RuntimeError when no slot is free for the job, or its id runs already."""

@@ -27,17 +27,20 @@ _SPACES = r"\t\n\x0b\f\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}
 """What `.` and `\\s` are in ECMA-262 (22.2.2.7 and 22.2.2.9); Rust's let carriage returns pass and count U+0085."""
 
 
+_NO_SPACE = f"[^{_SPACES}]"
+_IN_CLASS = {r"\s": _SPACES, r"\S": _NO_SPACE}
+_ALONE = {".": _DOT, r"\s": f"[{_SPACES}]", r"\S": _NO_SPACE}
+
+
 def as_ecma(pattern: str) -> str:
     """The pattern, in which `problem` has found nothing, with the sense of ECMA-262 in Rust's syntax."""
     return re.sub(_PIECE, lambda piece: _ecma_piece(piece[0]), pattern)
 
 
 def _ecma_piece(piece: str) -> str:
-    if piece == ".":
-        return _DOT
-    if len(piece) > 2 and piece[0] == "[":
-        return _ESCAPE.sub(lambda escape: {r"\s": _SPACES, r"\S": f"[^{_SPACES}]"}.get(escape[0], escape[0]), piece)
-    return {r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}.get(piece, piece)
+    if piece[0] == "[":
+        return _ESCAPE.sub(lambda escape: _IN_CLASS.get(escape[0], escape[0]), piece)
+    return _ALONE.get(piece, piece)
 
 
 def unwritable(text: str) -> bool:

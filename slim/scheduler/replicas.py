@@ -20,12 +20,12 @@ from ..types import Embedding, EngineInfo, EngineJob, Progress
 
 JobEvent = Started | Progress | Embedding | Ended
 Deliver = Callable[[Report], None]
-PROMPTS = 64
-"""Of one replica, that are looked through for what a new one begins with."""
-
 Clock = Callable[[], float]
 MakeReplicas = Callable[[Deliver, Clock], Sequence[Replica]]
 """Makes the replicas, given where they deliver their reports and the clock that stamps them."""
+
+PROMPTS = 64
+"""Of one replica, that are looked through for what a new one begins with."""
 
 
 @frozen
@@ -50,8 +50,8 @@ class ReplicaBook:
     waiting: int = 0
     """Of them those that take no slot yet: others may pass them."""
     kv_used: int = 0
-    prompts: deque[EngineJob] = field(factory=lambda: deque(maxlen=PROMPTS))
-    """The last ones that were posted."""
+    prompts: deque[tuple[str, tuple[int, ...]]] = field(factory=lambda: deque(maxlen=PROMPTS))
+    """Tenants and tokens of the last ones that were posted. Not their jobs: those hold compiled grammars."""
 
     def stalled(self, now: float, limit: float) -> bool:
         return bool(self.jobs) and now - self.last_sign > limit
@@ -61,7 +61,7 @@ class ReplicaBook:
             self.last_sign = now
         self.jobs.add(job.id)
         if job.cache_prompt:
-            self.prompts.append(job)
+            self.prompts.append((job.tenant, job.tokens))
         self.replica.post(Post(job))
 
     def load(self, index: int, known: int = 0) -> Load:
@@ -70,7 +70,7 @@ class ReplicaBook:
 
     def known(self, job: EngineJob) -> int:
         """Tokens of the prompt that it has been posted before. They may have left its cache since."""
-        shared = (common(one.tokens, job.tokens) for one in self.prompts if one.tenant == job.tenant)
+        shared = (common(tokens, job.tokens) for tenant, tokens in self.prompts if tenant == job.tenant)
         return max(shared, default=0) if job.cache_prompt else 0
 
     def cancel(self, job_id: str) -> None:

@@ -42,19 +42,17 @@ class Embeddings:
 
     async def create(self, request: Request, reply: Reply) -> None:
         """Answer one request. Raises SlimError while nothing has been sent."""
-        deadline = trio.current_time() + self.seconds
+        began = trio.current_time()
         self.scheduler.check()
         if self.scheduler.info is not None and self.scheduler.info.embedding_size is None:
             raise InvalidRequest(NOT_HERE)
         call = await self.bodies.parse(request, lambda body: parse_embeddings(body, self.limits))
         texts = await self.scheduler.run_with_model(lambda model: token_ids(call, model))
-        run = EmbeddingRun(self.scheduler, request, texts, EmbeddingAnswer(call), deadline)
+        run = EmbeddingRun(self.scheduler, request, texts, EmbeddingAnswer(call), began, self.seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, request, run.scope)
             await run.run(self.under_way)
-            if isinstance(run.error, DeadlineExceeded):
-                await reply.error(DeadlineExceeded(self.seconds))
-            elif run.error is not None:
+            if run.error is not None:
                 await reply.error(run.error)
             elif not run.scope.cancelled_caught:
                 await reply.whole(200, run.answer.body(self.model_name, sum(map(len, texts))))
@@ -89,8 +87,10 @@ class EmbeddingRun:
     request: Request
     texts: Texts
     answer: EmbeddingAnswer
-    deadline: float
-    """Clock time, for all inputs."""
+    began: float
+    """Clock time."""
+    seconds: float
+    """The deadline over all inputs."""
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     error: SlimError | None = None
     _waiting: deque[int] = field(init=False)
@@ -120,15 +120,17 @@ class EmbeddingRun:
         place = self._waiting.popleft()
         while self._admitted and not self.scheduler.has_room:
             await trio.sleep(WAIT_FOR_PLACE)
-            if trio.current_time() >= self.deadline:
-                raise DeadlineExceeded(self.deadline)
+            if trio.current_time() >= self.began + self.seconds:
+                raise DeadlineExceeded(self.seconds)
         self._admitted = True
         await self._embed(place)
 
     async def _embed(self, place: int) -> None:
         """Raises SlimError when there will be no vector, Overloaded when there was no place."""
         wanted = Generation(self.texts[place], max_tokens=0)
-        with self.scheduler.submit((wanted,), self.request.id, self.request.tenant, self.deadline) as ticket:
+        with self.scheduler.submit(
+            (wanted,), self.request.id, self.request.tenant, self.began + self.seconds
+        ) as ticket:
             while True:
                 for update in await ticket.receive():
                     if update.error is not None:

@@ -145,23 +145,21 @@ class LlamaEngine:
         donor = self._table.donor(job)
         stored, tokens = self._cache.best(job)
         if stored is not None and (donor is None or tokens > donor.tokens):
-            state = self._cache.use(stored)
-            self._empty(number)
-            return tokens if context.restore(number, state) and context.take_over(number, number, tokens) else 0
-        if donor is None or donor.number != number:
-            self._empty(number)
-        elif donor.tokens + WORTH <= self._table.left_tokens(number):
+            state = self._cache.use(stored)  # which may have to make room for what the slot holds
             self._keep(number)
+            context.forget(number)
+            return tokens if context.restore(number, state) and context.take_over(number, number, tokens) else 0
+        if donor is not None and donor.number == number:
+            self._keep(number, but=donor.tokens)
+        else:
+            self._keep(number)
+            context.forget(number)
         return donor.tokens if donor is not None and context.take_over(donor.number, number, donor.tokens) else 0
 
-    def _empty(self, number: int) -> None:
-        self._keep(number)
-        self._loaded.context.forget(number)
-
-    def _keep(self, number: int) -> None:
-        """Copy what an ended job has left in its slot to RAM, where that may be worth its bytes."""
+    def _keep(self, number: int, but: int = 0) -> None:
+        """Copy what an ended job has left in its slot to RAM, where that is worth it: all `but` so many tokens go."""
         content = self._table.left(number)
-        if content is not None and len(content.tokens) >= WORTH and self._cache.wants(content):
+        if content is not None and len(content.tokens) - but >= WORTH and self._cache.wants(content):
             self._cache.put(content, self._loaded.context.save(number))
 
     def _plan(self) -> list[list[Row]]:
